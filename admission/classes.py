@@ -1,0 +1,29 @@
+"""Priority classes: who goes first, and how long that stays true.
+
+A class has a *rank* (0 is the most important) and a *head start*: under the aging order an entry's waiting score is
+``arrival - head_start``, fixed at arrival, and the least score goes first. So a batch request outranks every interactive
+one that arrives more than ``head_start[interactive] - head_start[batch]`` after it: nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityClass:
+    """One class of traffic. ``service_tier`` is the OpenAI name that selects it."""
+
+    name: str
+    rank: int
+    head_start_us: int
+    service_tier: str
+
+
+INTERACTIVE = PriorityClass(name="interactive", rank=0, head_start_us=30 * SECOND_US, service_tier="priority")
+STANDARD = PriorityClass(name="standard", rank=1, head_start_us=10 * SECOND_US, service_tier="default")
+BATCH = PriorityClass(name="batch", rank=2, head_start_us=0, service_tier="flex")
+
+DEFAULT_CLASSES: tuple[PriorityClass, ...] = (INTERACTIVE, STANDARD, BATCH)

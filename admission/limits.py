@@ -1,0 +1,24 @@
+"""The bounds of one scheduler, each explained by how to size it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one scheduler and its worker. Tokens are counted per iteration, KV memory in blocks.
+
+    ``max_slots``: sequences in the running batch; more raises throughput and inter-token time alike.
+    ``token_budget``: tokens per iteration (None: no budget); size it to the inter-token time you can bear.
+    ``prefill_chunk``: most prompt tokens of one sequence per iteration.
+    ``kv_blocks`` / ``block_size``: the worker's KV pool (``kv_blocks`` None: memory is not limited).
+    ``max_in_flight``: plans on the worker at once; 2 hides the gateway's own time, 1 gives the tutorial's semantics.
+    """
+
+    max_slots: int
+    token_budget: int | None
+    prefill_chunk: int | None
+    kv_blocks: int | None = None
+    block_size: int = 16
+    max_in_flight: int = 1

@@ -1,0 +1,100 @@
+"""The waiting queue's contract: its entries, its acts and their results.
+
+One rule, two stores: ``memory_queue`` (pure, synchronous, for the simulator) and ``redis_queue`` (Lua, shared by all
+gateways). A stateful differential test holds them equal.
+
+An *entry* is one request waiting to start, or one paused sequence waiting to continue. Its life: ``offer`` queues it or
+hands it to a standing want; ``claim`` gives it to a driver; ``settle`` ends it. ``withdraw`` removes it before a claim.
+Every act is atomic, and idempotent by entry id: repeating an act whose outcome was lost changes nothing and answers the
+same.
+
+The bounds count what waits (queued, paused included), never what was handed over or claimed. A *standing want* is what
+a driver asked for in its last claim and did not get: the next offers meet it and never count as waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from admission.events import Weakest
+
+
+class Offered(StrEnum):
+    """The result of an offer."""
+
+    QUEUED = "queued"
+    HANDED = "handed"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TOKENS_FULL = "queue_tokens_full"
+
+
+class Withdrawn(StrEnum):
+    """The result of a withdrawal. CLAIMED: a driver has it, and the cancel must be sent there."""
+
+    WITHDRAWN = "withdrawn"
+    CLAIMED = "claimed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueBounds:
+    """Bounds of the cluster's waiting queue: entries, tokens (prompt plus expected output), payload bytes."""
+
+    max_requests: int
+    max_tokens: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What waits. ``tokens`` is prompt plus expected output; ``payload`` is opaque to the queue (a wire ``Job``).
+
+    ``head_start_us`` makes the waiting score: arrival minus head start, by the store's own clock at the first offer.
+    """
+
+    entry_id: str
+    class_name: str
+    rank: int
+    head_start_us: int
+    tokens: int
+    payload: bytes
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """An entry given to a driver. ``victim_id`` names the sequence that was put back for it (an exchange)."""
+
+    entry: Entry
+    arrival_us: int
+    score: int
+    victim_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a driver asks of a claim: ``slots`` entries at most, and ``weakest`` to give back for a better one."""
+
+    slots: int
+    kv_tokens: int | None = None
+    weakest: Weakest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferResult:
+    """``position`` counts the entries ahead when queued; ``waiting_tokens`` is what waits in all, for Retry-After."""
+
+    outcome: Offered
+    position: int = 0
+    waiting_requests: int = 0
+    waiting_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """What waits now, in the whole cluster, for one model."""
+
+    requests: int
+    tokens: int
+    by_class: tuple[tuple[str, int], ...]

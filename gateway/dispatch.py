@@ -1,0 +1,71 @@
+"""The seam between the HTTP side and the machinery behind it.
+
+The HTTP side turns a request into a ``GenerationRequest``, submits it, and reads a stream of ``Tokens``; it knows no
+queue, no driver and no worker. ``gateway/fakes`` in the tests stands in for the machinery and passes the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.errors import Reason
+from workers.wire import ModelCard, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One sequence to generate, tokenised and validated. ``max_tokens`` bounds the output, prompt not counted."""
+
+    request_id: str
+    model: str
+    class_name: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Output tokens of one sequence, in order, none missing. The last one has ``finish`` or ``error``, never both.
+
+    ``finish`` is ``"stop"`` (an eos token, not included in ``token_ids``) or ``"length"``.
+    """
+
+    token_ids: tuple[int, ...]
+    finish: str | None = None
+    error: Reason | None = None
+    message: str = ""
+
+
+class TokenStream(Protocol):
+    """The output of one submitted request. Iteration ends after the item with ``finish`` or ``error``."""
+
+    def __aiter__(self) -> AsyncIterator[Tokens]: ...
+
+    def cancel(self, reason: str) -> None:
+        """Say that nobody wants the rest (client gone, stop string found). Idempotent, returns at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether this gateway can serve, and why not. Never asks the queue."""
+
+    ready: bool
+    reason: str = ""
+
+
+class Dispatcher(Protocol):
+    """The machinery as the HTTP side sees it."""
+
+    async def submit(self, request: GenerationRequest) -> TokenStream:
+        """Put the request into the cluster's queue. Raises ``Refused`` when it is not accepted."""
+        ...
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """Cards of the models that are known now (served by a worker of any gateway)."""
+        ...
+
+    def readiness(self) -> Readiness: ...

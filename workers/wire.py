@@ -1,0 +1,230 @@
+"""The wire: length-prefixed msgpack frames between gateways and workers, and between gateways.
+
+A frame is a 4-byte big-endian length and one msgpack array ``[type number, field, field, ...]``: an explicit table maps
+type numbers to messages, fields are positional and strictly typed, and no value can name code. Nothing here imports
+more than the standard library and msgpack.
+
+A connection to a worker: the worker sends ``Challenge``; the gateway answers ``Auth`` (an HMAC of the nonce under the
+shared secret; the empty secret on a Unix socket); the worker sends ``Hello``; the gateway sends ``Welcome``. Then plans go
+one way and reports the other, up to the welcome's ``max_in_flight`` plans at once. ``TokenizerRequest`` may be sent at
+any time after ``Hello``. A gateway relays over the same frames: ``Challenge``, ``Auth``, then ``Deliver`` one way and
+``CancelSequences`` the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WIRE_VERSION = 1
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to choose tokens. The random number of a token is a function of (seed, choice, output position) alone.
+
+    ``temperature`` 0 is greedy. ``ignore_eos`` runs on to ``max_tokens``.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    choice: int = 0
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What a worker serves. ``context_length`` counts prompt and output; ``eos_ids`` end a sequence."""
+
+    name: str
+    context_length: int
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    tokenizer_digest: str
+    dtype: str
+    device: str
+
+
+# --- handshake --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """Who accepts a connection speaks first. ``nonce`` is 32 random bytes."""
+
+    version: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auth:
+    """``digest`` is HMAC-SHA-256 of the nonce under the shared secret. ``peer`` names the dialling gateway."""
+
+    version: int
+    digest: bytes
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Sent before closing: why the peer is not served."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A worker presents itself: its model, its pool, and the last driver epoch that it saw."""
+
+    worker_id: str
+    card: ModelCard
+    max_slots: int
+    kv_blocks: int
+    block_size: int
+    last_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The gateway drives this worker from now on, under ``epoch``; plans of a lower epoch are refused."""
+
+    epoch: int
+    max_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerRequest:
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFiles:
+    """Files of a tokenizer by name (``tokenizer.json``, ``tokenizer_config.json``, ``chat_template.jinja`` ...)."""
+
+    digest: str
+    files: tuple[tuple[str, bytes], ...]
+
+
+# --- plans and reports ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSequence:
+    """A sequence in full: it takes ``slot``.
+
+    ``tokens`` is the prompt plus ``emitted`` output tokens that it already has; ``computed`` of them lie in ``blocks``.
+    ``max_tokens`` bounds its output in all.
+    """
+
+    slot: int
+    sequence_id: str
+    tokens: tuple[int, ...]
+    emitted: int
+    computed: int
+    max_tokens: int
+    sampling: Sampling
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillSpan:
+    """Compute tokens ``start .. start + length`` of the sequence in ``slot``; ``emits``: sample after the last one."""
+
+    slot: int
+    start: int
+    length: int
+    emits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGrowth:
+    """Append ``blocks`` to the block table of ``slot``."""
+
+    slot: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMessage:
+    """One iteration: apply ``frees``, ``starts``, ``grows``, ``copies`` (block to block), then run one forward pass.
+
+    A sequence that sampled an eos or its last token in an earlier plan is skipped, although named here.
+    """
+
+    step: int
+    epoch: int
+    frees: tuple[int, ...]
+    starts: tuple[NewSequence, ...]
+    grows: tuple[BlockGrowth, ...]
+    copies: tuple[tuple[int, int], ...]
+    prefill: tuple[PrefillSpan, ...]
+    decode: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportMessage:
+    """What came of a plan. ``tokens`` has (slot, token id) for each emission, decodes first, in plan order.
+
+    ``finished`` has (slot, reason) with reason ``stop`` (its token is an eos), ``length`` or ``failed``. Times are
+    microseconds: ``busy_us`` in this iteration, ``idle_us`` waiting for this plan after the last one ended.
+    """
+
+    step: int
+    epoch: int
+    tokens: tuple[tuple[int, int], ...]
+    finished: tuple[tuple[int, str], ...]
+    live_blocks: int
+    busy_us: int
+    idle_us: int
+
+
+# --- between gateways -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The payload of a queue entry: all that a driver needs to run a sequence for an origin.
+
+    ``origin`` is the relay address of the gateway that holds the client.
+    """
+
+    sequence_id: str
+    origin: str
+    class_name: str
+    rank: int
+    prompt_ids: tuple[int, ...]
+    emitted_ids: tuple[int, ...]
+    max_tokens: int
+    expected_tokens: int
+    sampling: Sampling
+    deadline_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Output of one sequence: ``token_ids`` from output position ``position`` on.
+
+    ``finish`` is ``stop`` or ``length``; ``error`` a reason of the gateway's table; both empty while it goes on.
+    """
+
+    sequence_id: str
+    position: int
+    token_ids: tuple[int, ...]
+    finish: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Driver to origin: one message per iteration and origin."""
+
+    driver: str
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelSequences:
+    """Origin to driver: nobody wants these any more."""
+
+    sequence_ids: tuple[str, ...]
