@@ -1,8 +1,8 @@
 """Priority classes: who goes first, and how long that stays true.
 
 A class has a *rank* (0 is the most important) and a *head start*: under the aging order an entry's waiting score is
-``arrival - head_start``, fixed at arrival, and the least score goes first. So a batch request outranks every interactive
-one that arrives more than ``head_start[interactive] - head_start[batch]`` after it: nobody waits for ever.
+``arrival - head_start``, fixed at arrival, and the least score goes first. So a batch request outranks every
+interactive one that arrives more than ``head_start[interactive] - head_start[batch]`` after it: nobody waits for ever.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What goes into the scheduler and what comes out: ``step(events, now) -> Step(plan, want, wake_at)``.
 
-All values are frozen. Times are integer microseconds on whatever clock the shell feeds in; lengths are tokens; KV memory
-is counted in blocks. The scheduler sees lengths and block hashes, never token ids or text, so a log of these events is
-private by construction.
+All values are frozen. Times are integer microseconds on whatever clock the shell feeds in; lengths are tokens; KV
+memory is counted in blocks. The scheduler sees lengths and block hashes, never token ids or text, so a log of these
+events is private by construction.
 
-A *sequence* is named by ``sequence_id`` (unique for ever) outside, and by its *slot* (its place in the running batch, an
-integer below ``max_slots``) in plans and reports, as on the wire. A slot is reused only after the report of the last
+A *sequence* is named by ``sequence_id`` (unique for ever) outside, and by its *slot* (its place in the running batch,
+an integer below ``max_slots``) in plans and reports, as on the wire. A slot is reused only after the report of the last
 plan that names it.
 """
 

@@ -5,10 +5,10 @@ type numbers to messages, fields are positional and strictly typed, and no value
 more than the standard library and msgpack.
 
 A connection to a worker: the worker sends ``Challenge``; the gateway answers ``Auth`` (an HMAC of the nonce under the
-shared secret; the empty secret on a Unix socket); the worker sends ``Hello``; the gateway sends ``Welcome``. Then plans go
-one way and reports the other, up to the welcome's ``max_in_flight`` plans at once. ``TokenizerRequest`` may be sent at
-any time after ``Hello``. A gateway relays over the same frames: ``Challenge``, ``Auth``, then ``Deliver`` one way and
-``CancelSequences`` the other.
+shared secret; the empty secret on a Unix socket); the worker sends ``Hello``; the gateway sends ``Welcome``. Then plans
+go one way and reports the other, up to the welcome's ``max_in_flight`` plans at once. ``TokenizerRequest`` may be sent
+at any time after ``Hello``. A gateway relays over the same frames: ``Challenge``, ``Auth``, then ``Deliver`` one way,
+and ``CancelSequences`` the other.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerRequest:
+    """Gateway to worker: send me the tokenizer of this digest."""
+
     digest: str
 
 
