@@ -1,7 +1,7 @@
 """The seam between the HTTP side and the machinery behind it.
 
 The HTTP side turns a request into a ``GenerationRequest``, submits it, and reads a stream of ``Tokens``; it knows no
-queue, no driver and no worker. ``gateway/fakes`` in the tests stands in for the machinery and passes the same tests.
+queue, no driver and no worker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.errors import Reason
-from workers.wire import ModelCard, Sampling
+from workers.wire import ModelCard, Sampling, TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,10 @@ class Dispatcher(Protocol):
 
     def models(self) -> tuple[ModelCard, ...]:
         """Cards of the models that are known now (served by a worker of any gateway)."""
+        ...
+
+    async def tokenizer_files(self, digest: str) -> TokenizerFiles:
+        """The tokenizer that a worker announced, by digest. Raises ``Refused`` (no worker) when nobody has it now."""
         ...
 
     def readiness(self) -> Readiness: ...
