@@ -1,7 +1,8 @@
--- renew_lease: keep a lease that is still one's own.
+-- renew_lease: let a lease live on, while it is still the caller's.
 -- KEYS 1: the lease
--- ARGV: its holder, its lifetime in milliseconds
--- Result: 1 when renewed, 0 when somebody else holds it or nobody does
+-- ARGV: the caller, lifetime (ms)
+-- Result: 'renewed', or 'lost' when it has ended or is another's
 
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'lost' end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 'renewed'
