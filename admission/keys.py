@@ -19,7 +19,7 @@ A day, since Redis counts lifetimes on its wall clock: no plausible jump of that
 """
 
 MARK_TTL_MS = 120_000
-"""How an ended entry answered, so that a repeated act answers the same. A lost reply is asked for again within seconds."""
+"""How an ended entry answered, so that a repeated act answers the same. A lost reply is asked for within seconds."""
 
 WANT_LEASE_US = 5_000_000
 """A standing want is met no longer than this after its driver last spoke; then offers wait and the driver is woken."""

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import redis.asyncio
 
@@ -84,7 +85,7 @@ class RedisQueue:
 
     async def stats(self) -> QueueStats:
         async with bounded("stats"):
-            totals = await self._client.hgetall(self._keys.totals)
+            totals = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.totals))
         counts = {name.decode(): int(number) for name, number in totals.items()}
         by_class = sorted(
             (name.removeprefix(_CLASS_FIELD), number)
@@ -136,7 +137,7 @@ class RedisQueue:
     async def reap(self) -> tuple[str, ...]:
         """Forget the drivers that fell silent, whoever's they were, and name them. Call it every second or so."""
         async with bounded("reap"):
-            found = await self._client.hgetall(self._keys.beats)
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.beats))
             beats = {driver.decode(): beat.decode() for driver, beat in found.items()}
             silent = self._heartbeats.observe(beats, time.monotonic())
             return tuple([name for name in silent if await self._scripts.forget_silent_driver(name, beats[name])])

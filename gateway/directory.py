@@ -10,6 +10,7 @@ Every call raises ``StoreUnavailable`` within about a second when Redis is froze
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import orjson
 import redis.asyncio
@@ -47,19 +48,19 @@ class Directory:
     # --- gateways -----------------------------------------------------------------------------------------------------
 
     async def announce(self, relay_address: str) -> None:
-        """This gateway takes output for its requests at ``relay_address``. Call it every few seconds."""
+        """Output for requests of this gateway goes to ``relay_address``. Call it every few seconds."""
         async with bounded("announce"):
             await self._client.set(GATEWAY_PREFIX + self._gateway_id, relay_address, px=GATEWAY_TTL_MS)
 
     async def withdraw(self) -> None:
-        """This gateway leaves."""
+        """Nobody relays to this gateway any more."""
         async with bounded("withdraw"):
             await self._client.delete(GATEWAY_PREFIX + self._gateway_id)
 
     async def relay_address(self, gateway_id: str) -> str | None:
         """Where to send output for requests of ``gateway_id``; None: it is not there (any more)."""
         async with bounded("relay address"):
-            address = await self._client.get(GATEWAY_PREFIX + gateway_id)
+            address = cast("bytes | None", await self._client.get(GATEWAY_PREFIX + gateway_id))
         return None if address is None else address.decode()
 
     # --- workers ------------------------------------------------------------------------------------------------------
@@ -72,9 +73,9 @@ class Directory:
         """
         lease = WORKER_PREFIX + worker_address
         async with bounded("take worker"):
-            if not await self._client.set(lease, self._gateway_id, px=WORKER_LEASE_TTL_MS, nx=True):
-                if not await self._renewed(lease):
-                    return None
+            taken = await self._client.set(lease, self._gateway_id, px=WORKER_LEASE_TTL_MS, nx=True)
+            if not taken and not await self._renewed(lease):
+                return None
             epoch = int(await self._client.incr(EPOCH))
             if epoch <= above_epoch:
                 epoch = int(await self._client.incrby(EPOCH, above_epoch + 1 - epoch))
@@ -114,10 +115,11 @@ class Directory:
     async def models(self) -> tuple[ModelCard, ...]:
         """The models that somebody serves now, by name."""
         async with bounded("models"):
-            names = sorted(await self._client.smembers(MODEL_NAMES))
+            names = sorted(cast("set[bytes]", await self._client.smembers(MODEL_NAMES)))
             if not names:
                 return ()
-            cards = await self._client.mget([MODEL_PREFIX.encode() + name for name in names])
+            packed = await self._client.mget([MODEL_PREFIX.encode() + name for name in names])
+            cards = cast("list[bytes | None]", packed)
             ended = [name for name, card in zip(names, cards, strict=True) if card is None]
             if ended:  # one that comes back in this very moment is named again by its next renewal
                 await self._client.srem(MODEL_NAMES, *ended)
@@ -126,7 +128,7 @@ class Directory:
     async def tokenizer_files(self, digest: str) -> TokenizerFiles | None:
         """The files of a tokenizer by name, in order of name; None: nobody published it lately."""
         async with bounded("tokenizer files"):
-            files = await self._client.hgetall(TOKENIZER_PREFIX + digest)
+            files = cast("dict[bytes, bytes]", await self._client.hgetall(TOKENIZER_PREFIX + digest))
         if not files:
             return None
         return TokenizerFiles(digest=digest, files=tuple(sorted((name.decode(), text) for name, text in files.items())))
