@@ -49,7 +49,7 @@ class _Mailbox:
 
 
 class RedisQueue:
-    """One model's queue. ``clock_us`` moves the store's time in tests; None: Redis's own."""
+    """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class RedisQueue:
         *,
         model: str,
         bounds: QueueBounds,
+        driver_lease_s: float = DRIVER_LEASE_S,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._client = client
@@ -65,7 +66,7 @@ class RedisQueue:
         self._keys = QueueKeys.of(model)
         self._scripts = QueueScripts(client, keys=self._keys, clock_us=clock_us)
         self._mailboxes: dict[str, _Mailbox] = {}
-        self._heartbeats = Heartbeats(lease_s=DRIVER_LEASE_S, max_gap_s=REAP_GAP_S)
+        self._heartbeats = Heartbeats(lease_s=driver_lease_s, max_gap_s=REAP_GAP_S)
 
     async def aclose(self) -> None:
         """Close the connections on which drivers wait. The client given at the start stays open: it is its owner's."""

@@ -57,7 +57,7 @@ class Script:
 
 
 def load_script(name: str, *, num_keys: int, before: str = "") -> Script:
-    """``lua/{name}.lua``, after the text ``before``. Raises ``ScriptError`` unless the header declares name and keys."""
+    """``lua/{name}.lua``, after the text ``before``. ``ScriptError`` unless its header declares name and keys."""
     body = _read(name)
     header = _HEADER.match(body)
     if header is None or header["name"] != name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -36,12 +37,22 @@ def run_dir() -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def redis_server(redis_binary: Path | None) -> AsyncIterator[RedisServer]:
-    """One real Redis for the whole run. Tests that stop or freeze Redis start their own in ``run_dir``."""
+    """One real Redis for the whole run. Tests that freeze or fill Redis take ``own_redis``."""
     with tempfile.TemporaryDirectory(prefix="sg-redis-", dir="/tmp") as place:
         server = RedisServer(Path(place), binary=redis_binary)
         await server.start()
         yield server
         await server.stop()
+
+
+@pytest_asyncio.fixture
+async def own_redis(run_dir: Path, redis_binary: Path | None) -> AsyncIterator[RedisServer]:
+    """A Redis of this test alone: to freeze, to fill, to stop."""
+    server = RedisServer(run_dir, binary=redis_binary)
+    await server.start()
+    yield server
+    os.kill(server.pid, signal.SIGCONT)
+    await server.stop()
 
 
 @pytest_asyncio.fixture

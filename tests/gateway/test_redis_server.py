@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -123,10 +123,11 @@ async def test_the_server_dies_with_a_parent_that_is_killed(run_dir: Path, redis
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "-c", program, str(run_dir), str(binary)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        parent.kill()
+    parent = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    parent.kill()
+    await parent.wait()
     await wait_until(lambda: has_ended(pid), "the orphan ended")
 
 
