@@ -63,9 +63,14 @@ def _gateway(argv: Sequence[str]) -> int:
         settings = GatewaySettings.load(argv)
     except BadSettings as error:
         return _refuse("gateway", error.lines)
-    from gateway.run import run_gateway  # noqa: PLC0415
+    import uvloop  # noqa: PLC0415
 
-    return run_gateway(settings)
+    from gateway.logs import configure_logs  # noqa: PLC0415
+    from gateway.serve import serve  # noqa: PLC0415
+
+    configure_logs(f"gateway {settings.gateway_id}")
+    uvloop.run(serve(settings))
+    return 0
 
 
 def _worker(argv: Sequence[str]) -> NoReturn:

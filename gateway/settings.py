@@ -123,15 +123,19 @@ class UpSettings(ServingSettings):
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
     )
-    fake_worker: Path | None = Field(
-        None, description="instead of a model, play this script of tokens, delays and faults (no torch needed)"
+    fake_worker: str | None = Field(
+        None,
+        min_length=1,
+        description="instead of a model, play a script (a file, inline JSON, or `default`); no torch needed",
     )
     start_timeout_s: float = Field(
         900.0, gt=0, le=86400, description="longest wait until everything is ready; a first start may download a model"
     )
 
     @model_validator(mode="after")
-    def _ports_exist(self) -> Self:
+    def _settings_fit_together(self) -> Self:
         if self.port + self.gateways - 1 > 65535:
             raise ValueError(f"--port {self.port} leaves no room for {self.gateways} consecutive ports")
+        if self.fake_worker is not None and self.model is not None:
+            raise ValueError("--fake-worker plays a script instead of a model: give it or --model, not both")
         return self
