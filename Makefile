@@ -33,7 +33,7 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(VENV)/bin/lint-imports --no-timing
+	$(VENV)/bin/lint-imports --no-logo
 	$(PY) -m pytest -q -m "not torch and not system"
 
 test: setup $(STAMPS)/tools
