@@ -7,24 +7,25 @@ A block holds ``block_size`` tokens of one sequence, in every layer. Within a la
 
 So gathering a sequence's rows, head by head, gives ``[kv_heads, tokens, key_dim]`` without a transposition: one
 ``index_select`` of long contiguous rows, then matrix products on contiguous operands (on a CPU they are a third faster
-than on operands strided by token). A token is written through a view of the same memory with one row per head and token.
+than on operands strided by token). A token is written through a view of the same memory, one row per head and token.
 
-The last block, ``null_block``, is nobody's and always zero: block tables are padded with it. Padding is masked, but a mask
-cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken sequence wrote; for the same
-reason ``scrub`` takes what is not finite out of the blocks of a sequence that failed.
+The last block, ``null_block``, is nobody's and always zero: block tables are padded with it. Padding is masked, but a
+mask cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken sequence wrote; for
+the same reason ``scrub`` takes what is not finite out of the blocks of a sequence that failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workers.errors import LoadError
+from workers.host import free_memory
 
 CPU_FRACTION = 0.25
 """Of the memory available: on a CPU the gateway, Redis, other workers and the user's programs want theirs too."""
@@ -32,7 +33,12 @@ CPU_FRACTION = 0.25
 CUDA_FRACTION = 0.85
 """Of the memory free after the weights; the rest is for activations and the allocator's slack."""
 
-CGROUP = Path("/sys/fs/cgroup")
+
+class LayerKind(NamedTuple):
+    """Layers of one kind can share a step's index tensors and masks."""
+
+    kv_heads: int
+    window: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,10 @@ class LayerShape:
     key_dim: int
     value_dim: int
     window: int | None
+
+    @property
+    def kind(self) -> LayerKind:
+        return LayerKind(self.kv_heads, self.window)
 
     @property
     def elements_per_token(self) -> int:
@@ -136,51 +146,35 @@ def block_bytes(layers: Sequence[LayerShape], block_size: int, dtype: torch.dtyp
 def size_pool(
     *,
     kv_blocks: int | None,
-    memory_blocks: int,
+    available_bytes: int,
+    share: float,
+    bytes_per_block: int,
     max_slots: int,
     context_length: int,
     block_size: int,
 ) -> PoolSize:
-    """The pool's size: ``kv_blocks`` if asked for, else ``memory_blocks``, but never more than all slots could fill.
+    """The pool's size: ``kv_blocks`` if asked for, else what ``share`` of the memory holds, up to all slots full.
 
-    A context that the pool cannot hold is lowered to what it can. Raises LoadError when that is nothing.
+    A context that the pool cannot hold is lowered to what it can. Raises LoadError when the memory is not there.
     """
-    blocks_per_context = -(-context_length // block_size)
-    wanted = min(memory_blocks, max_slots * blocks_per_context) if kv_blocks is None else kv_blocks
-    if wanted > memory_blocks:
-        raise LoadError(f"There is not enough memory for {wanted} KV blocks, only for {memory_blocks}.")
-    if wanted < 1:
-        raise LoadError("There is not enough memory for even one KV block.")
-    return PoolSize(num_blocks=wanted, context_length=min(context_length, wanted * block_size))
+    if kv_blocks is None:
+        blocks_per_context = -(-context_length // block_size)
+        kv_blocks = min(int(available_bytes * share) // bytes_per_block, max_slots * blocks_per_context)
+    needed = (max(kv_blocks, 1) + 1) * bytes_per_block  # the null block counts
+    if kv_blocks < 1 or needed > available_bytes:
+        raise LoadError(
+            f"There is not enough memory for the KV pool: it needs {needed >> 20} MiB, and {available_bytes >> 20} MiB"
+            " are free."
+        )
+    return PoolSize(num_blocks=kv_blocks, context_length=min(context_length, kv_blocks * block_size))
 
 
-def memory_for_pool(device: torch.device) -> int:
-    """Bytes that the pool may take by itself: a stated fraction of what is available now."""
+def pool_share(device: torch.device) -> float:
+    return CUDA_FRACTION if device.type == "cuda" else CPU_FRACTION
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that can be had on ``device``."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * CUDA_FRACTION)
-    return int(available_memory() * CPU_FRACTION)
-
-
-def available_memory() -> int:
-    """Bytes of host memory that can be had: the system's estimate, or less where a control group allows less."""
-    available = _meminfo_available()
-    limit, used = _read_number(CGROUP / "memory.max"), _read_number(CGROUP / "memory.current")
-    if limit is not None and used is not None:
-        available = min(available, max(limit - used, 0))
-    return available
-
-
-def _meminfo_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise LoadError("The system does not say how much memory is available; set the number of KV blocks.")
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        return torch.cuda.mem_get_info(device)[0]
+    return free_memory()

