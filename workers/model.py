@@ -1,8 +1,8 @@
 """The model: transformers' own code, with our attention behind its interface.
 
 Only models whose every layer attends through transformers' attention interface are served; one probing pass at load
-finds out, and also what each layer keeps in the KV pool. All else about a model (rotary embeddings, norms, experts, tied
-weights, bounded logits) is transformers' business, which makes transformers' own ``generate`` the reference in tests.
+finds out, and also what each layer keeps in the KV pool. All else about a model (rotary embeddings, norms, experts,
+tied weights, bounded logits) is transformers' business, and transformers' own ``generate`` is the reference in tests.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _context_length(config: PreTrainedConfig) -> int:
     length: int | None = getattr(config, "max_position_embeddings", None)
     if length is None:
         raise LoadError(f"The configuration of this {config.model_type} model does not say how long its context is.")
-    originals = [
+    originals: list[int] = [
         rope.get("original_max_position_embeddings", length)
         for rope in _rope_parameters(config)
         if rope.get("rope_type") in LENGTH_DEPENDENT_ROPE
