@@ -155,23 +155,22 @@ class SlotTable:
             raise PlanError(f"slot {new.slot} is started with {new.computed} tokens computed, which cannot be")
 
     def _share(self, blocks: Sequence[int], state: SlotState) -> None:
+        if len(set(blocks)) < len(blocks):
+            raise PlanError(f"slot {state.slot} is to share a block twice")
         for block in blocks:
-            self._enter(block, state)
-            self._owners[block] = self._owners.get(block, 0) + 1
+            self._enter(block, state, owners=self._owners.get(block, 0) + 1)
 
     def _own(self, blocks: Sequence[int], state: SlotState) -> None:
         for block in blocks:
             if block in self._owners:
-                raise PlanError(f"block {block} is given to slot {state.slot}, but another sequence owns it")
-            self._enter(block, state)
-            self._owners[block] = 1
+                raise PlanError(f"block {block} is given to slot {state.slot}, but has an owner")
+            self._enter(block, state, owners=1)
 
-    def _enter(self, block: int, state: SlotState) -> None:
+    def _enter(self, block: int, state: SlotState, *, owners: int) -> None:
         if block >= self._kv_blocks:
             raise PlanError(f"block {block} is given to slot {state.slot}; the pool has {self._kv_blocks}")
-        if block in state.blocks:
-            raise PlanError(f"block {block} stands twice in the table of slot {state.slot}")
         state.blocks.append(block)
+        self._owners[block] = owners
 
     def _check_copy(self, source: int, target: int) -> None:
         if source >= self._kv_blocks or self._owners.get(target) != 1:
