@@ -108,15 +108,19 @@ def converted(gguf: Path, name: str, cache: Path, progress: Progress) -> Path:
                 scratch = cache / f".{target.name}.partial"
                 shutil.rmtree(scratch, ignore_errors=True)  # left by a process that died here: the lock is ours
                 scratch.mkdir()
-                from workers.convert import convert  # noqa: PLC0415 -- nobody should wait for torch to find a folder
-
                 progress(f"Converting {gguf.name} to safetensors, once (about half a minute)")
-                convert(gguf, scratch)
+                convert_gguf(gguf, scratch)
                 scratch.rename(target)
                 progress(f"Kept the converted model in {target}")
     except OSError as error:
         raise LoadError(f"The converted model cannot be kept in {cache}: {error}.") from error
     return target
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    from workers.convert import convert  # noqa: PLC0415 -- torch takes seconds, and most starts convert nothing
+
+    convert(gguf, folder)
 
 
 def file_digest(path: Path) -> str:
