@@ -39,6 +39,7 @@ IGNORED_ARGUMENTS = frozenset(
         "max_length_q",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
         "position_ids",
         "use_cache",
     }

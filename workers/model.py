@@ -99,6 +99,10 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedM
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise LoadError(f"There is not enough memory to load {folder}.") from error
     except (ImportError, ValueError, KeyError, OSError, RuntimeError) as error:
+        if isinstance(error, KeyError) and error.args == (
+            ATTENTION_NAME,
+        ):  # it looked the name up in a table of its own
+            raise LoadError(f"{folder} does not attend through transformers' attention interface.") from error
         raise LoadError(f"{folder} cannot be loaded: {first_line(error)}") from error
     module.train(mode=False)
     module.requires_grad_(requires_grad=False)

@@ -21,7 +21,7 @@ from tests.workers.engine_support import (
     reference_output,
     ties_between,
 )
-from tests.workers.tiny_models import CONFIGS, CONTEXT, EOS, VOCAB_SIZE, save_tiny_model
+from tests.workers.tiny_models import CONFIGS, CONTEXT, EOS, FEW, VOCAB_SIZE, save_tiny_model
 from workers.engine import Engine, load_engine
 from workers.executor import PlanError
 from workers.wire import NewSequence, PrefillSpan, Sampling
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.torch
 few_examples = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(scope="module", params=CONFIGS, ids=lambda name: name.replace(" ", "-"))
+@pytest.fixture(scope="module", params=FEW, ids=lambda name: name.replace(" ", "-"))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, PreTrainedModel]:
     """An engine, and the same model as transformers runs it."""
     folder = save_tiny_model(tmp_path_factory.mktemp("model"), CONFIGS[request.param])

@@ -9,11 +9,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     PhiConfig,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
@@ -48,6 +50,22 @@ CONFIGS: Mapping[str, PreTrainedConfig] = {
         **_SHAPE, num_key_value_heads=2, head_dim=8, sliding_window=8, attn_logit_softcapping=5.0
     ),
     "phi": PhiConfig(**_SHAPE, num_key_value_heads=4),
+    "mixtral with experts": MixtralConfig(**_SHAPE, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+    "deepseek with values narrower than keys": DeepseekV3Config(
+        **_SHAPE,
+        num_key_value_heads=4,
+        q_lora_rank=8,
+        kv_lora_rank=8,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        moe_intermediate_size=16,
+        n_routed_experts=4,
+        n_group=1,
+        topk_group=1,
+        num_experts_per_tok=2,
+        first_k_dense_replace=1,
+    ),
     "gpt2 with learned positions": GPT2Config(
         vocab_size=VOCAB_SIZE,
         n_positions=CONTEXT,
@@ -59,6 +77,9 @@ CONFIGS: Mapping[str, PreTrainedConfig] = {
         eos_token_id=EOS,
     ),
 }
+
+FEW = ("llama", "qwen2", "mistral with a window of 8", "gpt-neox", "gemma2 with soft caps and alternating windows")
+"""Enough of them where each takes seconds."""
 
 
 def save_tiny_model(folder: Path, config: PreTrainedConfig) -> Path:
