@@ -76,15 +76,17 @@ class Engine:
     def execute(self, plan: PlanMessage) -> ReportMessage:
         """Run one iteration. Raises PlanError for a plan that breaks the rules."""
         works = self._take_in(plan)
-        computable = [work for work in works if self._has_only_tokens(work)]
-        sampled = self._run(computable) if computable else {}
+        sound = [work for work in works if self._has_only_tokens(work)]
+        broken = {work.state.slot for work in works} - {work.state.slot for work in sound}
+        sampled = self._run(sound) if sound else {}
         tokens, finished = [], []
         for work in works:
             state = work.state
-            if work not in computable or (work.emits and sampled[state.slot] is None):
+            token = sampled.get(state.slot)
+            if state.slot in broken or (work.emits and token is None):
                 self._pool.scrub(state.blocks)
                 finished.append((state.slot, str(self._slots.fail(state))))
-            elif (token := sampled.get(state.slot)) is not None:
+            elif token is not None:
                 tokens.append((state.slot, token))
                 if reason := self._slots.emit(state, token):
                     finished.append((state.slot, str(reason)))
