@@ -11,7 +11,8 @@ for all layers of a kind:
 
 A *single* is a sequence that computes one token (a decode, or the last token of a prompt). Singles are sorted by length
 and cut into *groups*, each padded to its longest member and attended in one go: sorting keeps padding small, cutting
-keeps a group's gathered keys and values within the processor's cache. A *chunk* is several tokens of one sequence.
+keeps a group's gathered keys and values within the processor's cache. A *chunk* is several tokens of one sequence; a
+long one attends in pieces.
 
 ``lay_out`` decides this on plain numbers; ``build_batch`` makes the tensors.
 """
@@ -27,6 +28,9 @@ from torch import Tensor
 from workers.executor import PlanError
 from workers.kv_cache import LayerKind
 from workers.slots import Work
+
+QUERIES_AT_ONCE = 128
+"""A longer chunk attends in pieces of so many tokens: each looks back from its own end, not from the chunk's."""
 
 # --- layout: plain numbers --------------------------------------------------------------------------------------------
 
@@ -64,8 +68,10 @@ def lay_out(works: Sequence[Work], group_tokens: int) -> Layout:
     chunks = []
     row = len(singles)
     for work in longer:
-        chunks.append(Stretch(start=row, stop=row + work.length, length=work.start + work.length))
-        row += work.length
+        for done in range(0, work.length, QUERIES_AT_ONCE):
+            more = min(QUERIES_AT_ONCE, work.length - done)
+            chunks.append(Stretch(start=row, stop=row + more, length=work.start + done + more))
+            row += more
     return Layout(works=(*singles, *longer), groups=tuple(groups), chunks=tuple(chunks))
 
 

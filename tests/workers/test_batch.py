@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.batch import BlockTables, Layout, Stretch, Target, build_batch, lay_out
+from workers.batch import QUERIES_AT_ONCE, BlockTables, Layout, Stretch, Target, build_batch, lay_out
 from workers.executor import PlanError
 from workers.kv_cache import LayerKind
 from workers.slots import SlotState, Work
@@ -61,6 +61,15 @@ def test_a_group_is_cut_where_padding_would_pass_the_bound() -> None:
         Stretch(start=0, stop=2, length=5),
         Stretch(start=2, stop=3, length=5),
         Stretch(start=3, stop=4, length=50),
+    )
+
+
+def test_a_long_chunk_attends_in_pieces() -> None:
+    """Each piece looks back from its own end: one piece would score every token against all that come after it."""
+    long = QUERIES_AT_ONCE + 10
+    assert lay_out([work(0, 6, long)], group_tokens=100).chunks == (
+        Stretch(start=0, stop=QUERIES_AT_ONCE, length=6 + QUERIES_AT_ONCE),
+        Stretch(start=QUERIES_AT_ONCE, stop=long, length=6 + long),
     )
 
 
