@@ -135,6 +135,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own variable first, then the desktop's convention."""
+    monkeypatch.delenv("SLUICEGATE_MODEL_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert default_cache() == Path("/xdg/sluicegate/models")
     monkeypatch.setenv("SLUICEGATE_MODEL_CACHE", "/mine")
