@@ -70,10 +70,10 @@ class ChatTemplate:
 
 def _to_json(
     value: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - the filter's signature in templates
+    ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002 - as above
+    sort_keys: bool = False,
 ) -> str:
     """Without jinja2's escaping of HTML characters, which would change the prompt."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

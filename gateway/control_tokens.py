@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_NOTHING = "(?!)"
+"""A pattern that matches nowhere."""
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 """Characters that no text needs. The two markers are the first two of these that the conversation does not contain."""
 
@@ -35,8 +37,8 @@ class ControlTokens:
     def __init__(self, literals: Iterable[str]) -> None:
         # Longest first, so that a literal is found whole where one contains another.
         self._literals = sorted((literal for literal in set(literals) if literal), key=lambda text: (-len(text), text))
-        self._alternatives = "|".join(map(re.escape, self._literals))
-        self._pattern = re.compile(self._alternatives) if self._literals else None
+        self._alternatives = "|".join(map(re.escape, self._literals)) or _NOTHING
+        self._pattern = re.compile(self._alternatives)
         self._beginnings = frozenset(
             literal[:length] for literal in self._literals for length in range(1, len(literal))
         )
@@ -44,21 +46,18 @@ class ControlTokens:
 
     def occur_in(self, texts: Iterable[str]) -> bool:
         """Whether any of the texts contains a control literal, or ends in the beginning of one."""
-        if self._pattern is None:
-            return False
         return any(self._pattern.search(text) is not None or self._open_end(text) for text in texts)
 
     def neutralise(self, text: str) -> str:
         """The text with a plain word for every literal: what the conversation would be without them."""
-        assert self._pattern is not None
         return self._pattern.sub("x", text)
 
     def mark(self, text: str, markers: tuple[str, str]) -> str:
         """The text with its literals wrapped in markers."""
-        assert self._pattern is not None
         opening, closing = markers
         marked = self._pattern.sub(f"{opening}\\g<0>{closing}", text)
-        return marked + opening if self._open_end(text) else marked
+        # The closing marker: an opening one would claim a literal that the template writes next.
+        return marked + closing if self._open_end(text) else marked
 
     def pieces(self, rendered: str, markers: tuple[str, str]) -> Iterator[Piece]:
         """Cut rendered text at the markers. A literal is the user's if either of its markers is still there."""

@@ -1,8 +1,8 @@
 """Reading a request's body: one JSON object, bounded in bytes, in time and in depth.
 
-The parser (orjson) refuses NaN, infinities, numbers that overflow a double, lone surrogates, invalid UTF-8 and more than
-1024 levels of nesting, and never recurses in Python. The schema bounds depth further: no field takes nested values
-beyond its own shape. Integers beyond 64 bits arrive as floats, which no integer field accepts.
+The parser (orjson) refuses NaN, infinities, numbers that overflow a double, lone surrogates, invalid UTF-8 and more
+than 1024 levels of nesting, and never recurses in Python. The schema bounds depth further: no field takes nested
+values beyond its own shape. Integers beyond 64 bits arrive as floats, which no integer field accepts.
 """
 
 from __future__ import annotations

@@ -104,12 +104,9 @@ _MESSAGES = {
 
 def _refusal(error: ErrorDetails) -> Refused:
     param = _param(error["loc"])
-    problem = _MESSAGES.get(error["type"])
-    if problem is None:
-        # pydantic writes "Input should be ..." where our own messages start with the verb.
-        problem = error["msg"].removeprefix("Input ")
-    else:
-        problem = problem.format_map(error.get("ctx", {}))
+    template = _MESSAGES.get(error["type"])
+    # Where the table is silent pydantic writes "Input should be ...".
+    problem = template.format_map(error.get("ctx", {})) if template else error["msg"].removeprefix("Input ")
     return Refused(Reason.INVALID_VALUE, f"'{param}' {problem}.", param=param)
 
 

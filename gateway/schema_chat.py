@@ -56,6 +56,11 @@ class Message(StrictModel):
             return self.content
         return "\n".join(part.text for part in self.content)
 
+    def for_template(self) -> dict[str, str]:
+        """What a chat template gets to see: no field that the client did not give."""
+        given = {"role": self.role, "content": self.text, "name": self.name, "tool_call_id": self.tool_call_id}
+        return {field: text for field, text in given.items() if text is not None}
+
 
 class ChatCompletionRequest(GenerationBody):
     """``max_tokens`` is the older name of ``max_completion_tokens``; both may be given when they agree."""

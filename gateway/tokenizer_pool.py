@@ -1,7 +1,7 @@
 """Threads for tokenising: none of it runs on the event loop, and no more of it at once than there are threads.
 
-A request that finds every thread busy waits for its turn; one whose client leaves meanwhile gives up its place. A thread
-cannot be stopped half way, so a turn ends when the work ends, not when its waiter is gone.
+A request that finds every thread busy waits for its turn; one whose client leaves meanwhile gives up its place. A
+thread cannot be stopped half way, so a turn ends when the work ends, not when its waiter is gone.
 """
 
 from __future__ import annotations
