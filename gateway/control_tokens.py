@@ -50,7 +50,8 @@ class ControlTokens:
 
     def neutralise(self, text: str) -> str:
         """The text with a plain word for every literal: what the conversation would be without them."""
-        return self._pattern.sub("x", text)
+        plain = self._pattern.sub("x", text)
+        return f"{plain}x" if self._open_end(plain) else plain
 
     def mark(self, text: str, markers: tuple[str, str]) -> str:
         """The text with its literals wrapped in markers."""
