@@ -79,7 +79,7 @@ def one_or_many(what: str) -> Callable[[object], object]:
 
 def shorten(text: str) -> str:
     """A client's own word as it may appear in a message: bounded, and printable."""
-    clean = text[:MAX_NAME_CHARS].encode("ascii", "backslashreplace").decode("ascii")
+    clean = text[:MAX_NAME_CHARS].encode("unicode_escape").decode("ascii")
     return clean if len(text) <= MAX_NAME_CHARS else f"{clean}..."
 
 

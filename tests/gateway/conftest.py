@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -28,6 +30,13 @@ class Gateway:
     metrics: Metrics
     http: aiohttp.ClientSession
     sdk: openai.AsyncOpenAI
+    runner: web.AppRunner
+
+    def transports(self) -> list[asyncio.Transport]:
+        """The server's side of every open connection."""
+        server = self.runner.server
+        assert server is not None
+        return [connection.transport for connection in server.connections if connection.transport is not None]
 
     def outcome(self, name: str) -> float:
         return self.metrics.registry.get_sample_value("sluicegate_requests_total", {"outcome": name}) or 0.0
@@ -43,7 +52,7 @@ class Gateway:
         return self.metrics.registry.get_sample_value("sluicegate_streams_open")
 
     async def post(self, path: str, body: Any, **options: Any) -> Reply:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         headers = {"Content-Type": "application/json"} | options.pop("headers", {})
         async with self.http.post(path, data=data, headers=headers, **options) as response:
             return Reply(response.status, response.headers, await response.read())
@@ -100,7 +109,7 @@ ServeGateway = Callable[..., Awaitable[Gateway]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[ServeGateway]:
-    """Start gateways: ``await serve(dispatcher, body_read_s=0.1)``."""
+    """A function that starts gateways, over a dispatcher and with bounds of the test's choice."""
     async with AsyncExitStack() as stack:
 
         async def start(dispatcher: FakeDispatcher | None = None, **bounds: Any) -> Gateway:
@@ -117,7 +126,7 @@ async def serve() -> AsyncIterator[ServeGateway]:
             sdk = await stack.enter_async_context(
                 openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="none", max_retries=0)
             )
-            return Gateway(port, machinery, metrics, http, sdk)
+            return Gateway(port, machinery, metrics, http, sdk, runner)
 
         yield start
 

@@ -76,7 +76,7 @@ class FakeDispatcher:
     script: Callable[[GenerationRequest], Sequence[Tokens | BaseException]] = lambda _: says("Hello", " world")
     refusal: BaseException | None = None
     hold_submit: asyncio.Event | None = None
-    ready: Readiness = Readiness(ready=True)
+    ready: Readiness = field(default_factory=lambda: Readiness(ready=True))
     streams: list[FakeStream] = field(default_factory=list)
 
     async def submit(self, request: GenerationRequest) -> FakeStream:
