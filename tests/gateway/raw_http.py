@@ -19,8 +19,8 @@ async def connection(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 def post(path: str, body: bytes, *, extra: str = "") -> bytes:
     """A well-formed request, with ``extra`` header lines."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
-    return head.encode() + body
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}{extra}\r\n".encode() + body
 
 
 async def exchange(port: int, data: bytes, *, timeout_s: float = 5.0) -> bytes:

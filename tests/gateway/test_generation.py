@@ -1,51 +1,19 @@
+"""What is answered: text, streams, bounds and accounts."""
+
 import asyncio
-import json
-import socket
-import struct
 from collections.abc import Sequence
 
 import pytest
-from aiohttp import ClientPayloadError
 from structlog.testing import capture_logs
 
 from gateway.dispatch import GenerationRequest, Tokens
-from gateway.errors import ANSWERS, Reason, Refused, Retry
-from tests.gateway.conftest import Gateway, Reply, ServeGateway
+from tests.gateway.conftest import Gateway, ServeGateway
 from tests.gateway.fakes import MODEL, FakeDispatcher, says, speaks, tiny_card
-from tests.gateway.raw_http import connection, post
+from tests.gateway.talk import PATHS, body_for, finish_of, scripted, text_of
 from tests.gateway.tiny_tokenizer import ids_of_bytes, ids_of_text, tokenizer_files
 from tests.support import wait_until
 
 SAMPLE = "děľá 🌶️ 👨‍👩‍👧 今天 สวัสดี"
-PATHS = ["/v1/chat/completions", "/v1/completions"]
-
-
-def body_for(path: str, **fields: object) -> dict[str, object]:
-    prompt = {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path else {"prompt": "Hi"}
-    return {"model": MODEL} | prompt | fields
-
-
-def text_of(reply: Reply) -> str:
-    """The text of a whole answer or of a stream, of either endpoint."""
-    if reply.headers["Content-Type"] == "application/json":
-        (choice,) = reply.json["choices"]
-        return str(choice["message"]["content"] if "message" in choice else choice["text"])
-    choices = [choice for chunk in reply.chunks for choice in chunk["choices"]]
-    return "".join(choice["delta"].get("content", "") if "delta" in choice else choice["text"] for choice in choices)
-
-
-def finish_of(reply: Reply) -> str:
-    chunks = [reply.json] if reply.headers["Content-Type"] == "application/json" else reply.chunks
-    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
-    (reason,) = [reason for reason in reasons if reason is not None]
-    return str(reason)
-
-
-def scripted(*items: Tokens | BaseException) -> FakeDispatcher:
-    return FakeDispatcher(script=lambda _: items)
-
-
-# --- text -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -99,9 +67,6 @@ async def test_an_empty_answer_is_an_answer(serve: ServeGateway, stream: bool) -
     gateway = await serve(scripted(*says()))
     reply = await gateway.chat(stream=stream)
     assert (text_of(reply), finish_of(reply)) == ("", "stop")
-
-
-# --- streams ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_chat_stream_has_its_role_first_one_finish_and_done_last(gateway: Gateway) -> None:
@@ -168,197 +133,6 @@ async def test_many_streams_at_once_keep_their_words_apart(serve: ServeGateway) 
     assert [text_of(reply) for reply in replies] == [prompt * 20 for prompt in prompts]
     assert gateway.outcome("completed") == gateway.num_requests == 64
     assert gateway.num_open == 0
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reason", [reason for reason in Reason if ANSWERS[reason].retry is not Retry.NO])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_refusal_to_come_back_later_says_when(gateway: Gateway, reason: Reason, stream: bool) -> None:
-    """With a stream asked for too: no refusal arrives as a 200."""
-    gateway.dispatcher.refusal = Refused(reason, "Full.", retry_after_s=2.25)
-    reply = await gateway.chat(stream=stream)
-    assert reply.status == ANSWERS[reason].status
-    assert reply.error == {"message": "Full.", "type": ANSWERS[reason].error_type, "param": None, "code": reason}
-    assert reply.headers["x-sluicegate-reason"] == reason
-    assert (reply.headers["Retry-After"], reply.headers["retry-after-ms"]) == ("3", "2250")
-    assert reply.headers["x-sluicegate-class"] == "standard"
-    assert "x-should-retry" not in reply.headers
-    assert gateway.outcome(reason) == gateway.num_requests == 1
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("reason", [Reason.SHED, Reason.DEADLINE_EXCEEDED, Reason.WORKER_LOST])
-async def test_a_failure_before_the_first_token_is_a_status(serve: ServeGateway, reason: Reason, stream: bool) -> None:
-    """A queued stream has sent no header, so it can still be refused like any request."""
-    gateway = await serve(scripted(Tokens(token_ids=(), error=reason, message="No.")))
-    reply = await gateway.complete(stream=stream)
-    assert (reply.status, reply.error["code"]) == (ANSWERS[reason].status, reason)
-    assert (reply.headers.get("x-should-retry") == "false") == (ANSWERS[reason].retry is Retry.NO)
-    assert gateway.outcome(reason) == gateway.num_requests == 1
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_failure_after_the_first_token_is_one_error_event_without_done(serve: ServeGateway, path: str) -> None:
-    """The official SDK raises on it; a stream that just ended would pass for whole."""
-    failure = Tokens(token_ids=ids_of_text(" more"), error=Reason.WORKER_LOST, message="The worker is gone.")
-    gateway = await serve(scripted(Tokens(token_ids=ids_of_text("Some")), failure))
-    reply = await gateway.post(path, body_for(path, stream=True))
-    assert reply.status == 200
-    assert reply.events[-1]["error"]["code"] == "worker_lost"
-    assert b" more" in reply.body
-    assert b"[DONE]" not in reply.body
-    assert b'"finish_reason":"' not in reply.body
-    assert gateway.outcome("worker_lost") == gateway.num_requests == 1
-
-
-async def test_a_whole_answer_that_fails_half_way_is_an_error(serve: ServeGateway) -> None:
-    """Never a half answer that looks whole."""
-    failure = Tokens(token_ids=(), error=Reason.WORKER_LOST)
-    gateway = await serve(scripted(Tokens(token_ids=ids_of_text("Some")), failure))
-    reply = await gateway.complete()
-    assert (reply.status, reply.error["code"]) == (500, "worker_lost")
-
-
-@pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_fault_of_ours_tells_the_client_nothing_and_the_log_everything(
-    serve: ServeGateway, begun: bool, stream: bool
-) -> None:
-    """One log line with the cause; the path of a file is nobody's business outside."""
-    items = [Tokens(token_ids=ids_of_text("Some"))] if begun else []
-    gateway = await serve(scripted(*items, KeyError("/secret/path")))
-    with capture_logs() as logs:
-        reply = await gateway.complete(stream=stream)
-    error = reply.events[-1]["error"] if begun and stream else reply.error
-    assert error["code"] == "internal_error"
-    assert b"secret" not in reply.body
-    (fault,) = [line for line in logs if "exc_info" in line]
-    assert isinstance(fault["exc_info"], KeyError)
-    assert gateway.outcome("internal_error") == gateway.num_requests == 1
-    assert gateway.dispatcher.last.cancels == ["the answer was given up"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_stream_that_ends_without_an_end_is_a_fault(serve: ServeGateway, stream: bool) -> None:
-    """It must not pass for a short answer."""
-
-    class Cut(FakeDispatcher):
-        async def submit(self, request: GenerationRequest):  # type: ignore[no-untyped-def, override]
-            taken = await super().submit(request)
-
-            async def cut():  # type: ignore[no-untyped-def]
-                yield Tokens(token_ids=ids_of_text("Some"))
-
-            taken._iterate = cut
-            return taken
-
-    gateway = await serve(Cut())
-    reply = await gateway.complete(stream=stream)
-    assert b"internal_error" in reply.body
-    assert b"[DONE]" not in reply.body
-
-
-# --- clients that leave -----------------------------------------------------------------------------------------------
-
-
-def leave_with_reset(writer: asyncio.StreamWriter) -> None:
-    peer = writer.transport.get_extra_info("socket")
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
-def leave_with_close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-
-
-def leave_by_half(writer: asyncio.StreamWriter) -> None:
-    """The sending side only: a client that says it will send no more counts as gone."""
-    writer.write_eof()
-
-
-@pytest.mark.parametrize("leave", [leave_with_reset, leave_with_close, leave_by_half])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_cancels_its_sequence(serve: ServeGateway, leave, stream: bool) -> None:  # type: ignore[no-untyped-def]
-    """Also one that never gets a byte: nothing is generated for nobody. And it is no error of ours."""
-    gateway = await serve(scripted(Tokens(token_ids=ids_of_text("Some"))))
-    with capture_logs() as logs:
-        async with connection(gateway.port) as (reader, writer), asyncio.timeout(5):
-            writer.write(post("/v1/completions", json.dumps(body_for("", stream=stream)).encode()))
-            if stream:
-                await reader.readuntil(b'"Some"')
-            await wait_until(lambda: bool(gateway.dispatcher.streams), "submitted")
-            await wait_until(lambda: gateway.dispatcher.last.num_taken == 1, "the first tokens taken")
-            leave(writer)
-            await wait_until(lambda: bool(gateway.dispatcher.last.cancels), "the sequence is cancelled")
-    await wait_until(lambda: gateway.outcome("cancelled") == 1, "the request is counted")
-    assert gateway.num_requests == 1
-    assert gateway.num_open == 0
-    assert [line["event"] for line in logs] == ["request"]
-    assert (logs[0]["outcome"], logs[0]["log_level"]) == ("cancelled", "info")
-
-
-async def test_a_client_that_leaves_while_it_is_queued_is_counted_once(serve: ServeGateway) -> None:
-    """The dispatcher is cancelled in its submit."""
-    gateway = await serve(FakeDispatcher(hold_submit=asyncio.Event()))
-    async with connection(gateway.port) as (_, writer):
-        writer.write(post("/v1/completions", json.dumps(body_for("")).encode()))
-        await wait_until(lambda: gateway.num_open == 1, "the request is open")
-    await wait_until(lambda: gateway.outcome("cancelled") == 1, "the request is counted")
-    assert gateway.num_open == 0
-
-
-async def test_a_connection_serves_again_after_an_abandoned_one(gateway: Gateway) -> None:
-    """Leaving is the client's right; the server stays as it was."""
-    gateway.dispatcher.script = lambda _: []
-    for _ in range(20):
-        async with connection(gateway.port) as (_, writer):
-            writer.write(post("/v1/completions", json.dumps(body_for("", stream=True)).encode()))
-            await wait_until(lambda: gateway.num_open == 1, "the request is open")
-        await wait_until(lambda: gateway.num_open == 0, "the request is over")
-    gateway.dispatcher.script = lambda _: says("Hello")
-    assert (await gateway.complete()).status == 200
-    assert gateway.outcome("cancelled") == 20
-
-
-async def test_a_client_that_takes_nothing_is_cut_and_holds_little(serve: ServeGateway) -> None:
-    """Its tokens wait in the transport's buffer up to a bound, then it has a stated time."""
-    piece = Tokens(token_ids=ids_of_text("x" * 1000))
-    gateway = await serve(scripted(*[piece] * 20_000), slow_client_s=0.1)
-    async with connection(gateway.port) as (reader, writer), asyncio.timeout(10):
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(post("/v1/completions", json.dumps(body_for("", stream=True)).encode()))
-        await wait_until(lambda: gateway.outcome("slow_client") == 1, "the slow client is cut", timeout_s=8)
-    assert gateway.dispatcher.last.num_taken < 20_000
-    assert gateway.dispatcher.last.cancels == ["the answer was given up"]
-    assert gateway.num_requests == 1
-
-
-async def test_a_client_that_is_only_slow_gets_everything(serve: ServeGateway) -> None:
-    """Waiting for it loses nothing and repeats nothing."""
-    words = [f"word{index} " * 20 for index in range(300)]
-    gateway = await serve(scripted(*says(*words)))
-    async with gateway.http.post("/v1/completions", json=body_for("", stream=True)) as response:
-        body = b""
-        async for part in response.content.iter_chunked(50_000):
-            body += part
-            await asyncio.sleep(0.001)
-    assert text_of(Reply(200, response.headers, body)) == "".join(words)
-
-
-async def test_a_cut_stream_does_not_look_whole(serve: ServeGateway) -> None:
-    """The HTTP message itself is incomplete."""
-    gateway = await serve(scripted(Tokens(token_ids=ids_of_text("Some"))))
-    async with gateway.http.post("/v1/completions", json=body_for("", stream=True)) as response:
-        await response.content.readuntil(b'"Some"')
-        for transport in gateway.transports():
-            transport.abort()
-        with pytest.raises((ClientPayloadError, ConnectionError)):
-            await response.read()
-
-
-# --- limits and names -------------------------------------------------------------------------------------------------
 
 
 async def test_what_does_not_fit_the_context_is_refused_before_the_queue(gateway: Gateway) -> None:
@@ -428,9 +202,6 @@ async def test_the_request_is_handed_on_under_an_id_of_ours(gateway: Gateway) ->
     assert [reply.json["id"] for reply in replies] == [f"chatcmpl-{request_id}" for request_id in own]
     assert gateway.dispatcher.last.request.class_name == "batch"
     assert replies[0].headers["x-sluicegate-class"] == "batch"
-
-
-# --- accounts ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_request_is_one_log_line_without_its_words(gateway: Gateway) -> None:

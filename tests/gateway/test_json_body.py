@@ -134,7 +134,7 @@ async def test_malformed_chunks_are_a_400(gateway: Gateway) -> None:
 
 
 async def test_expect_100_continue_is_honoured(gateway: Gateway) -> None:
-    """curl sends it with larger bodies and waits for the go-ahead."""
+    """The go-ahead that curl waits for with larger bodies."""
     async with connection(gateway.port) as (reader, writer), asyncio.timeout(5):
         request = post(PATH, BODY, extra="Expect: 100-continue\r\n")
         writer.write(request[: -len(BODY)])
