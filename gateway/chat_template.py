@@ -17,6 +17,9 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+MAX_MESSAGE_CHARS = 200
+"""Of a template's own error text, which may repeat what it was given."""
+
 
 class TemplateFailed(Exception):
     """The template does not take this conversation; the text says why and may be shown."""
@@ -62,7 +65,7 @@ class ChatTemplate:
                 **self._special_tokens, messages=turns, tools=None, documents=None, add_generation_prompt=True
             )
         except jinja2.TemplateError as error:
-            raise TemplateFailed(error.message or "the template failed") from error
+            raise TemplateFailed((error.message or "the template failed")[:MAX_MESSAGE_CHARS]) from error
         except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, OverflowError) as error:
             # A template is a program: these are its own faults on this conversation.
             raise TemplateFailed(f"the template failed with {type(error).__name__}") from error

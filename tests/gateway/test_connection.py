@@ -136,3 +136,12 @@ async def test_dead_peers_are_probed_for(serve: ServeGateway) -> None:
             assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             seen.append(tuple(peer.getsockopt(socket.IPPROTO_TCP, option) for option in options))
     assert seen == [(10, 10, 3, 40_000)]
+
+
+@pytest.mark.parametrize("path", ["/nowhere", PATH])
+async def test_a_refused_compressed_body_is_thrown_away_unopened(gateway: Gateway, path: str) -> None:
+    """Inflating what nobody reads is a way to fill memory; that this body is no gzip goes unnoticed."""
+    refused = post(path, b"not gzip at all", extra="Content-Encoding: gzip\r\n")
+    answer = await exchange(gateway.port, refused + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    assert answer.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 415 "))
+    assert answer.count(b"HTTP/1.1 200 ") == 1
