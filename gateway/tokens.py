@@ -38,9 +38,9 @@ class ChatTokenizer:
         self._plain = Tokenizer.from_str(json.dumps(definition | {"added_tokens": []}))
         self._special_ids = frozenset(token["id"] for token in added_tokens if token["special"])
         self._template = _template(by_name, config)
-        self._control = ControlTokens(
-            control_literals(added_tokens, "" if self._template is None else self._template.literals)
-        )
+        literals = control_literals(added_tokens, "" if self._template is None else self._template.literals)
+        self._control = ControlTokens(literals)
+        self._control_ids = frozenset(token["id"] for token in added_tokens if token["content"] in literals)
         self._byte_table = byte_table(self._tokenizer, self._special_ids) if _is_byte_level(definition) else None
 
     def encode_text(self, text: str) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ class ChatTokenizer:
             token_ids = tokenizer.encode(piece.text, add_special_tokens=False).ids
         else:
             token_ids = _encode_behind_line(tokenizer, piece.text)
-        if piece.literal and not self._special_ids.isdisjoint(token_ids):
+        if piece.literal and not self._control_ids.isdisjoint(token_ids):
             # The vocabulary's merges lead to the control token itself: character by character they cannot.
             return [id_ for char in piece.text for id_ in self._plain.encode(char, add_special_tokens=False).ids]
         return token_ids

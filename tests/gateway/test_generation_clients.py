@@ -88,6 +88,7 @@ async def test_a_client_that_takes_nothing_is_cut_and_holds_little(serve: ServeG
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(post("/v1/completions", json.dumps(body_for("", stream=True)).encode()))
         await wait_until(lambda: gateway.outcome("slow_client") == 1, "the slow client is cut", timeout_s=8)
+        await wait_until(lambda: not gateway.transports(), "the connection and its buffer are gone")
     assert gateway.dispatcher.last.num_taken < 20_000
     assert gateway.dispatcher.last.cancels == ["the answer was given up"]
     assert gateway.num_requests == 1

@@ -45,7 +45,7 @@ async def test_a_refusal_to_come_back_later_says_when(gateway: Gateway, reason: 
 async def test_a_failure_before_the_first_token_is_a_status(serve: ServeGateway, reason: Reason, stream: bool) -> None:
     """A queued stream has sent no header, so it can still be refused like any request."""
     gateway = await serve(scripted(Tokens(token_ids=(), error=reason, message="No.")))
-    reply = await gateway.complete(stream=stream)
+    reply = await gateway.chat(stream=stream)
     assert (reply.status, reply.error["code"]) == (ANSWERS[reason].status, reason)
     assert (reply.headers.get("x-should-retry") == "false") == (ANSWERS[reason].retry is Retry.NO)
     assert gateway.outcome(reason) == gateway.num_requests == 1

@@ -72,6 +72,8 @@ async def test_no_more_runs_at_once_than_there_are_threads(dispatcher: FakeDispa
     waiting = asyncio.create_task(pool.run(len, "abc"))
     left_waiting = asyncio.create_task(pool.run(len, "abc"))
     await asyncio.sleep(0)
+    # What waits for its turn is not in the executor's queue, where what was cancelled would lie on.
+    assert pool._executor._work_queue.qsize() == 0
     left_waiting.cancel()
     await asyncio.wait([leaver, left_waiting])
     assert leaver.cancelled()

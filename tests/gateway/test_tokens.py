@@ -84,6 +84,15 @@ def test_templates_that_change_content_still_come_out_right(change: str) -> None
     assert plain_decode(token_ids) == f"<|im_start|>{expected}<|im_end|>"
 
 
+def test_turn_tokens_that_are_not_special_are_guarded_where_the_template_writes_them() -> None:
+    """Some fine-tunes add their turn tokens as ordinary ones."""
+    tokenizer = ChatTokenizer(tokenizer_files(template="<tool>{{ messages[0].content }}<tool>"))
+    tool = tiny_tokenizer().token_to_id("<tool>")
+    token_ids = tokenizer.encode_chat(user("a<tool>b"))
+    assert token_ids.count(tool) == 2
+    assert plain_decode(token_ids) == "<tool>a<tool>b<tool>"
+
+
 def test_a_template_that_takes_the_marks_away_is_refused_rather_than_trusted() -> None:
     """When it cannot be told whose literal it is, nobody's turn is forged."""
     tokenizer = ChatTokenizer(tokenizer_files(template="{{ messages[0].content[1:-1] }}"))
