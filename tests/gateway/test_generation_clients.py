@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import socket
 import struct
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from gateway.dispatch import Tokens
 from tests.gateway.conftest import Gateway, Reply, ServeGateway
 from tests.gateway.fakes import FakeDispatcher, says
 from tests.gateway.raw_http import connection, post
-from tests.gateway.talk import body_for, scripted, text_of
+from tests.gateway.talk import PATHS, body_for, scripted, text_of
 from tests.gateway.tiny_tokenizer import ids_of_text
 from tests.support import wait_until
 
@@ -78,6 +79,33 @@ async def test_a_connection_serves_again_after_an_abandoned_one(gateway: Gateway
     gateway.dispatcher.script = lambda _: says("Hello")
     assert (await gateway.complete()).status == 200
     assert gateway.outcome("cancelled") == 20
+
+
+async def test_hanging_up_at_any_moment_is_one_quiet_line(
+    serve: ServeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the headers, between two writes, within one: no traceback, no lost sequence, each counted once."""
+    gateway = await serve(FakeDispatcher(script=lambda _: [Tokens(token_ids=ids_of_text("word "))] * 200))
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    moments = random.Random(1)
+
+    async def hang_up(index: int) -> None:
+        path = PATHS[index % 2]
+        async with connection(gateway.port) as (_, writer):
+            writer.write(post(path, json.dumps(body_for(path, stream=index % 3 > 0)).encode()))
+            await asyncio.sleep(moments.random() * 0.03)
+            if index % 4 == 0:
+                leave_with_reset(writer)
+
+    with capture_logs() as logs:
+        for _ in range(8):
+            await asyncio.gather(*(hang_up(index) for index in range(25)))
+        await wait_until(lambda: gateway.num_open == 0, "all requests are over")
+    assert gateway.num_requests == gateway.outcome("cancelled") == len(logs)
+    assert {line["event"] for line in logs} == {"request"}
+    assert (faults, caplog.records) == ([], [])
+    assert all(stream.cancels for stream in gateway.dispatcher.streams)
 
 
 async def test_a_client_that_takes_nothing_is_cut_and_holds_little(serve: ServeGateway) -> None:
