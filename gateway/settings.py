@@ -60,7 +60,7 @@ class ServingSettings(CommandSettings):
         description="seconds that running streams may take to finish at shutdown, before they are cut",
     )
     max_body_bytes: int = Field(
-        2 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
+        4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
     )
 
 
@@ -108,6 +108,9 @@ class UpSettings(ServingSettings):
     model: str | None = Field(
         None,
         description="path or hub id of any causal language model (if not given: SmolLM2-135M-Instruct, as installed)",
+    )
+    model_cache: Path | None = Field(
+        None, description="folder for converted models (if not given: sluicegate/models under the user's cache folder)"
     )
     served_model_name: str | None = Field(
         None, min_length=1, description="name that clients ask for (if not given: the model's)"

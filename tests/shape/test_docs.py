@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from gateway.cli import HELP
 from gateway.settings import GatewaySettings, UpSettings
 from gateway.settings_sources import CommandSettings, flag_of
+from gateway.welcome import curl_line
 from workers.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -47,5 +51,18 @@ def test_every_flag_in_code_exists(page: Path) -> None:
     assert {flag for text in (*commands, *alone) for flag in re.findall(r"(?<!\w)--[a-z][a-z-]+", text)} <= known
 
 
-def all_settings() -> tuple[type[CommandSettings] | type[WorkerSettings], ...]:
+def test_the_tables_of_settings_are_up_to_date() -> None:
+    """They are made from the settings; nobody should have to remember to make them again."""
+    command = [sys.executable, str(ROOT / "docs" / "settings_table.py"), "--check"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_readme_shows_the_line_that_up_prints() -> None:
+    """Its first screen promises exactly this."""
+    assert curl_line("http://127.0.0.1:8080", "smollm2-135m-instruct") in (ROOT / "README.md").read_text()
+
+
+def all_settings() -> tuple[type[CommandSettings | WorkerSettings], ...]:
     return GatewaySettings, UpSettings, WorkerSettings
