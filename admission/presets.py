@@ -82,8 +82,8 @@ TUTORIAL = Preset(
     chunk_cap=ChunkCap.ALWAYS,
     progress=Progress.RETAIN,
 )
-"""The rule of the golden traces: slots alone decide, memory is not limited. On a worker with a KV pool a sequence starts
-when its prompt fits, and the newest gives way when the pool runs out."""
+"""The rule of the golden traces: slots alone decide, memory is not limited. On a worker with a KV pool a sequence
+starts when its prompt fits, and the newest gives way when the pool runs out."""
 
 SLUICEGATE = Preset(
     name="sluicegate",

@@ -26,7 +26,7 @@ class Candidate:
 KvVictim = Callable[[Sequence[Candidate]], Candidate]
 
 
-def slot_victim_key(*, rank: int, remaining_tokens: int, number: int) -> tuple[int, int, int]:
+def slot_victim_key(rank: int, remaining_tokens: int, number: int) -> tuple[int, int, int]:
     """The greatest key gives way: the lowest class, then the most remaining work, then who started first."""
     return (rank, remaining_tokens, -number)
 
