@@ -80,9 +80,9 @@ def _worker(argv: Sequence[str]) -> NoReturn:
 
 
 def _simulate(argv: Sequence[str]) -> int:
-    from gateway.simulate_command import main as simulate  # noqa: PLC0415 (only this command needs it)
+    from gateway.simulate_command import simulate_main  # noqa: PLC0415 (only this command needs it)
 
-    return simulate(argv)
+    return simulate_main(argv)
 
 
 def _refuse(command: str, lines: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
+from admission.presets import PRESETS, preset
 from gateway.settings_sources import CommandSettings
 
 
@@ -37,10 +38,17 @@ def _gateway_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
+def _known_preset(name: str) -> str:
+    preset(name)  # a ValueError that names the known ones
+    return name
+
+
 class ServingSettings(CommandSettings):
     """What a gateway decides with, whether it was started alone or by `up`."""
 
-    preset: str = Field("sluicegate", description="scheduling rule; `sluicegate simulate --help` lists them")
+    preset: Annotated[str, AfterValidator(_known_preset)] = Field(
+        "sluicegate", description=f"scheduling rule: {', '.join(PRESETS)}"
+    )
     token_budget: int = Field(
         256, ge=1, description="tokens per iteration; more raises throughput and the time between tokens alike"
     )

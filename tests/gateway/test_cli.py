@@ -44,3 +44,8 @@ def test_the_command_itself_loads_nothing_heavy() -> None:
     program = "import sys, gateway.cli; print(sorted({'aiohttp', 'redis', 'torch', 'pydantic'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_simulate_is_a_command_too() -> None:
+    """Planners need no model and no Redis."""
+    assert main(["simulate", "/no/such/scenario.json"]) == 2

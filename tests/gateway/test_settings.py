@@ -119,3 +119,10 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
 def test_children_do_not_inherit_settings() -> None:
     """They get everything as flags; a setting of `up` is unknown to its gateways."""
     assert environment_without_settings({"PATH": "/bin", "SLUICEGATE_WORKERS": "2"}) == {"PATH": "/bin"}
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
+    """Their names are not guessable, and a gateway with another rule than meant serves well enough to go unnoticed."""
+    (line,) = mistakes(UpSettings, "--preset", "fifo")
+    assert line.startswith("--preset: ")
+    assert "sluicegate" in line
