@@ -126,10 +126,12 @@ async def dial(address: str, *, name: str, secret: bytes, timeout_s: float = HAN
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await _connect(address)
-    except OSError as error:
-        raise LinkLost(f"{address} cannot be reached: {error.strerror or error}") from None
     except TimeoutError:
         raise LinkLost(f"{address} did not accept a connection within {timeout_s} s") from None
+    except OSError as error:
+        raise LinkLost(f"{address} cannot be reached: {error.strerror or error}") from None
+    except ValueError as error:
+        raise LinkLost(str(error)) from None
     connection = FrameConnection(reader, writer, peer=address, decoder=FrameDecoder())
     try:
         challenge = await connection.expect(Challenge, timeout_s)
