@@ -180,26 +180,26 @@ class Streams:
         return tuple(self._open.values())
 
     def _deliver_one(self, driver_id: str, stream: Stream, delivery: Delivery, now_us: int) -> None:
-        if delivery.error:
-            if stream.driver_id in {None, driver_id}:
-                self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error), message=""))
-            return
-        known = stream.next_position - delivery.position
-        if known < 0:
-            self._metrics.stale_tokens.inc(len(delivery.token_ids))
-            return
-        fresh = delivery.token_ids[known:] if known else delivery.token_ids
-        if len(fresh) < len(delivery.token_ids):
-            self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
+        fresh = self._fresh(stream, delivery)
         if fresh:
             self._throughput.note(len(fresh) + (stream.prompt_tokens if stream.next_position == 0 else 0))
             stream.driver_id = driver_id
             stream.put(fresh, now_us)
-        if delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
-            stream.driver_id = driver_id
+        if delivery.error:
+            if stream.driver_id in {None, driver_id}:
+                self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error)))
+        elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
+
+    def _fresh(self, stream: Stream, delivery: Delivery) -> tuple[int, ...]:
+        """The tokens of ``delivery`` that are the next ones of ``stream``; the others are counted."""
+        known = stream.next_position - delivery.position
+        fresh = delivery.token_ids[known:] if known >= 0 else ()
+        if len(fresh) < len(delivery.token_ids):
+            self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
+        return fresh
 
     def _close(self, stream: Stream, end: Tokens) -> None:
         self._open.pop(stream.sequence_id, None)
