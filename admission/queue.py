@@ -20,13 +20,18 @@ from enum import StrEnum
 from admission.events import Weakest
 
 
+class StoreUnavailable(Exception):
+    """The store could not perform an act, or its answer was lost: whether the act took place is not known."""
+
+
 class Offered(StrEnum):
-    """The result of an offer."""
+    """The result of an offer. WITHDRAWN: a withdrawal of this id overtook it, so it changes nothing."""
 
     QUEUED = "queued"
     HANDED = "handed"
     QUEUE_FULL = "queue_full"
     QUEUE_TOKENS_FULL = "queue_tokens_full"
+    WITHDRAWN = "withdrawn"
 
 
 class Withdrawn(StrEnum):

@@ -1,0 +1,63 @@
+"""How Sluicegate talks to Redis: bounded in time, one owner per connection, no silent second attempt.
+
+redis-py repeats failed commands for seconds by default; here a call is tried once, since only the caller knows whether
+its outcome still matters. A call that is cancelled or runs out of time closes its connection: the late reply dies with
+it, and never becomes the answer of the next caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from admission.queue import StoreUnavailable
+
+CALL_TIMEOUT_S = 1.0
+"""The longest that one act may take, waiting for a connection included. A healthy Redis answers within a millisecond."""
+
+MAX_CONNECTIONS = 16
+"""Acts take tens of microseconds in Redis, so a few connections carry thousands a second; a storm waits for its turn."""
+
+_LOWEST_VERSION = (6, 2)
+
+
+def connect(url: str) -> redis.asyncio.Redis:
+    """A client for ``unix://``, ``redis://`` or ``rediss://`` that answers in bytes. Connects at the first call."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=MAX_CONNECTIONS,
+        timeout=CALL_TIMEOUT_S,
+        socket_timeout=CALL_TIMEOUT_S,
+        socket_connect_timeout=CALL_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+@asynccontextmanager
+async def bounded(act: str, timeout_s: float = CALL_TIMEOUT_S) -> AsyncIterator[None]:
+    """Run the calls of one act within ``timeout_s``. Every failure of Redis becomes ``StoreUnavailable``."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except (RedisError, OSError) as error:
+        raise StoreUnavailable(f"{act}: {error or type(error).__name__}") from error
+
+
+async def check_server(client: redis.asyncio.Redis) -> str:
+    """The server's version, when it can hold a queue. Raises ``StoreUnavailable`` with a sentence otherwise."""
+    async with bounded("check"):
+        info = await client.info("server")
+        policy = (await client.info("memory"))["maxmemory_policy"]
+    version = str(info["redis_version"])
+    if tuple(int(part) for part in version.split(".")[:2]) < _LOWEST_VERSION:
+        raise StoreUnavailable(f"Redis {version} is too old: 6.2 or newer is needed")
+    if policy != "noeviction":
+        raise StoreUnavailable(f"Redis may evict queued requests: set maxmemory-policy to noeviction (it is {policy})")
+    return version

@@ -1,0 +1,68 @@
+"""A real Redis for the tests that ask for one, and the rule that no test leaves a key behind for ever."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import redis
+import redis.asyncio
+
+from admission.keys import is_permanent
+from admission.redis_client import connect
+from gateway.redis_server import RedisServer
+
+TEST_REDIS_SERVER = "SLUICEGATE_TEST_REDIS_SERVER"  # path of another redis-server to test against
+NO_EXPIRY = -1
+
+
+@pytest.fixture(scope="session")
+def redis_binary() -> Path | None:
+    """The ``redis-server`` to test against; None: the one that the gateway would start."""
+    path = os.environ.get(TEST_REDIS_SERVER)
+    return Path(path) if path else None
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A new directory with a path short enough for Unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="sg-", dir="/tmp") as place:
+        yield Path(place)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def redis_server(redis_binary: Path | None) -> AsyncIterator[RedisServer]:
+    """One real Redis for the whole run. Tests that stop or freeze Redis start their own in ``run_dir``."""
+    with tempfile.TemporaryDirectory(prefix="sg-redis-", dir="/tmp") as place:
+        server = RedisServer(Path(place), binary=redis_binary)
+        await server.start()
+        yield server
+        await server.stop()
+
+
+@pytest_asyncio.fixture
+async def redis_client(redis_server: RedisServer) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of an empty database, as the gateway would make it."""
+    client = connect(redis_server.url)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(autouse=True)
+def every_key_expires(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a key without TTL, unless ``admission.keys`` explains why it is permanent."""
+    if "redis_server" not in request.fixturenames:
+        yield
+        return
+    server: RedisServer = request.getfixturevalue("redis_server")
+    yield
+    with redis.Redis(unix_socket_path=str(server.socket)) as client:
+        left = [key.decode() for key in client.scan_iter() if client.ttl(key) == NO_EXPIRY]
+        client.flushall()
+    unexplained = [key for key in left if not is_permanent(key)]
+    assert not unexplained, f"keys without TTL that admission/keys.py does not explain: {unexplained}"
