@@ -43,6 +43,14 @@ class Withdrawn(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """``driver_id`` holds the sequence: started when CLAIMED, paused when WITHDRAWN; None: nobody does."""
+
+    outcome: Withdrawn
+    driver_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBounds:
     """Bounds of the cluster's waiting queue: entries, tokens (prompt plus expected output), payload bytes."""
 

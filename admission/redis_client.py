@@ -40,6 +40,19 @@ def connect(url: str) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_pool(pool)
 
 
+def blocking_twin(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
+    """A client of the same server for calls that block there: on connections of its own, without a socket time-out.
+
+    A blocked connection serves nobody else, so these are not taken from the pool that acts share.
+    """
+    pool = client.connection_pool
+    blocking = redis.asyncio.ConnectionPool(
+        connection_class=pool.connection_class,
+        **{**pool.connection_kwargs, "socket_timeout": None},
+    )
+    return redis.asyncio.Redis.from_pool(blocking)
+
+
 @asynccontextmanager
 async def bounded(act: str, timeout_s: float = CALL_TIMEOUT_S) -> AsyncIterator[None]:
     """Run the calls of one act within ``timeout_s``. Every failure of Redis becomes ``StoreUnavailable``."""

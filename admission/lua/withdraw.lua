@@ -1,0 +1,24 @@
+-- withdraw: nobody wants this entry any more. One that a driver has is only marked: it never goes back into a line.
+-- KEYS 11: those of admission/keys.py, in its order
+-- ARGV: clock, id
+-- Result: {'withdrawn' or 'claimed' or 'unknown', the driver that holds the sequence or ''}. An unknown id is remembered
+--   for a while, so that an offer which was on its way finds that it came too late.
+
+local id = ARGV[2]
+
+renew()
+local entry = load_entry(id)
+if not entry then
+  local mark = redis.call('GET', mark_of(id))
+  if not mark then redis.call('SET', mark_of(id), 'withdrawn:unknown', 'PX', MARK_TTL_MS) end
+  return {mark and string.match(mark, ':withdrawn$') and 'withdrawn' or 'unknown', ''}
+end
+local driver = entry.driver or ''
+if entry.place == 'waiting' or entry.place == 'paused' then
+  finish(entry, 'withdrawn')
+  wake_claimants()
+  return {'withdrawn', driver}
+end
+entry.cancelled = true
+save(entry)
+return {'claimed', driver}

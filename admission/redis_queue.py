@@ -1,0 +1,158 @@
+"""The waiting queue in Redis: one per model, shared by all gateways, each act one atomic script.
+
+Every act raises ``StoreUnavailable`` within about a second when Redis is frozen or gone. Its outcome is then unknown,
+and every act may be repeated: entries are known by id.
+
+Nothing is lost between Redis and a driver. What a driver is given stays *handed* until its next call says that it was
+received; a reply that got lost on the way is given again. Two calls of one driver never overlap in Redis, so nothing is
+given twice. What a call returned counts as received.
+
+A driver may die at any moment. Its standing want is met only for a few seconds after its last call (``WANT_LEASE_US``),
+and any gateway's ``reap`` finds out that it fell silent and puts back what it never received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import redis.asyncio
+
+from admission.heartbeats import Heartbeats
+from admission.keys import WANT_LEASE_US, QueueKeys
+from admission.queue import Asked, Claim, Entry, OfferResult, QueueBounds, QueueStats, Withdrawal
+from admission.redis_client import CALL_TIMEOUT_S, blocking_twin, bounded
+from admission.scripts import QueueScripts
+
+_BLOCK_S = WANT_LEASE_US / 2 / 1_000_000  # a driver that waits speaks twice within the lease of its want
+
+DRIVER_LEASE_S = 10.0
+"""A driver speaks every ``_BLOCK_S`` or so; four times that in silence, and it is dead or as good as dead."""
+
+REAP_GAP_S = 4.0
+"""Call ``reap`` more often than this, every second say: a longer pause starts all leases anew."""
+
+_CLASS_FIELD = "class:"
+
+
+@dataclass(slots=True)
+class _Mailbox:
+    """What this process knows of a driver's deliveries: ``received`` is told to Redis with the next call."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    received: tuple[str, ...] = ()
+
+
+class RedisQueue:
+    """One model's queue. ``clock_us`` moves the store's time in tests; None: Redis's own."""
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        model: str,
+        bounds: QueueBounds,
+        clock_us: Callable[[], int] | None = None,
+    ) -> None:
+        self._client = client
+        self._waiting_client = blocking_twin(client)
+        self._bounds = bounds
+        self._keys = QueueKeys.of(model)
+        self._scripts = QueueScripts(client, keys=self._keys, clock_us=clock_us)
+        self._mailboxes: dict[str, _Mailbox] = {}
+        self._heartbeats = Heartbeats(lease_s=DRIVER_LEASE_S, max_gap_s=REAP_GAP_S)
+
+    async def aclose(self) -> None:
+        """Close the connections on which drivers wait. The client given at the start stays open: it is its owner's."""
+        await self._waiting_client.aclose()
+
+    # --- for origins --------------------------------------------------------------------------------------------------
+
+    async def offer(self, entry: Entry) -> OfferResult:
+        """Queue ``entry``, or hand it to a standing want, or say which bound is full."""
+        async with bounded("offer"):
+            return await self._scripts.offer(entry, self._bounds)
+
+    async def withdraw(self, entry_id: str) -> Withdrawal:
+        """Take an entry out. One that a driver has stays with it, but never goes back into a line."""
+        async with bounded("withdraw"):
+            return await self._scripts.withdraw(entry_id)
+
+    async def stats(self) -> QueueStats:
+        async with bounded("stats"):
+            totals = await self._client.hgetall(self._keys.totals)
+        counts = {name.decode(): int(number) for name, number in totals.items()}
+        by_class = sorted(
+            (name.removeprefix(_CLASS_FIELD), number)
+            for name, number in counts.items()
+            if name.startswith(_CLASS_FIELD) and number
+        )
+        return QueueStats(
+            requests=counts.get("requests", 0), tokens=counts.get("tokens", 0), by_class=tuple(by_class)
+        )
+
+    # --- for drivers --------------------------------------------------------------------------------------------------
+
+    async def claim(self, driver_id: str, asked: Asked) -> tuple[Claim, ...]:
+        """The best entries for ``asked``; the rest of it stands as the driver's want until its next claim."""
+        return await self._receive(driver_id, "claim", lambda got: self._scripts.claim(driver_id, asked, got))
+
+    async def next_handed(self, driver_id: str, timeout_s: float) -> tuple[Claim, ...]:
+        """Wait until offers met the standing want.
+
+        Returns nothing after ``timeout_s``, or when the driver should claim again: a better entry came for its weakest
+        sequence, or the lines changed in its favour.
+        """
+        deadline = time.monotonic() + timeout_s
+        woken = False
+        while True:
+            claims = await self._receive(driver_id, "collect", lambda got: self._scripts.collect(driver_id, got))
+            left_s = deadline - time.monotonic()
+            if claims or woken or left_s <= 0:
+                return claims
+            woken = await self._wait_for_token(driver_id, min(left_s, _BLOCK_S))
+
+    async def settle(self, driver_id: str, entry_ids: Sequence[str]) -> None:
+        """These sequences of the driver have ended, in whatever way."""
+        async with bounded("settle"):
+            await self._scripts.settle(driver_id, entry_ids)
+
+    async def give_back(self, driver_id: str, entry_ids: Sequence[str]) -> None:
+        """The driver had to pause these. They wait for it, with their old scores, past the bounds if need be."""
+        async with bounded("give back"):
+            await self._scripts.give_back(driver_id, entry_ids)
+
+    async def forget_driver(self, driver_id: str) -> None:
+        """The driver leaves. What it received is dropped; what it did not, and what it had paused, waits for others."""
+        mailbox = self._mailbox(driver_id)
+        async with bounded("forget driver"), mailbox.lock:
+            await self._scripts.forget_driver(driver_id, mailbox.received)
+            mailbox.received = ()
+
+    # --- for every gateway --------------------------------------------------------------------------------------------
+
+    async def reap(self) -> tuple[str, ...]:
+        """Forget the drivers that fell silent, whoever's they were, and name them. Call it every second or so."""
+        async with bounded("reap"):
+            found = await self._client.hgetall(self._keys.beats)
+            beats = {driver.decode(): beat.decode() for driver, beat in found.items()}
+            silent = self._heartbeats.observe(beats, time.monotonic())
+            return tuple([name for name in silent if await self._scripts.forget_silent_driver(name, beats[name])])
+
+    async def _receive(
+        self, driver_id: str, act: str, call: Callable[[Sequence[str]], Awaitable[tuple[Claim, ...]]]
+    ) -> tuple[Claim, ...]:
+        mailbox = self._mailbox(driver_id)
+        async with bounded(act), mailbox.lock:
+            claims = await call(mailbox.received)
+            mailbox.received = tuple(claim.entry.entry_id for claim in claims)
+        return claims
+
+    async def _wait_for_token(self, driver_id: str, timeout_s: float) -> bool:
+        async with bounded("wait", timeout_s + CALL_TIMEOUT_S):
+            return await self._waiting_client.blpop([self._keys.inbox_of(driver_id)], timeout_s) is not None
+
+    def _mailbox(self, driver_id: str) -> _Mailbox:
+        return self._mailboxes.setdefault(driver_id, _Mailbox())

@@ -1,0 +1,163 @@
+"""The Lua acts as typed calls. One file per act in ``lua/``; its header declares purpose, KEYS, ARGV and result.
+
+The text of an act is the constants of ``keys``, then ``_common.lua``, then its own file. It is sent by digest; a Redis
+that does not know the digest (new, or flushed) gets the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from admission.keys import MARK_TTL_MS, QUEUE_TTL_MS, WANT_LEASE_US, QueueKeys
+from admission.queue import (
+    Asked,
+    Claim,
+    Entry,
+    Offered,
+    OfferResult,
+    QueueBounds,
+    Withdrawal,
+    Withdrawn,
+)
+
+_CONSTANTS = f"""\
+local QUEUE_TTL_MS = {QUEUE_TTL_MS}
+local MARK_TTL_MS = {MARK_TTL_MS}
+local WANT_LEASE_US = {WANT_LEASE_US}
+"""
+
+_HEADER = re.compile(r"\A-- (?P<name>\w+): .*?^-- KEYS (?P<num_keys>\d+):.*?^-- ARGV: .*?^-- Result: ", re.S | re.M)
+
+
+class ScriptError(Exception):
+    """A script does not declare what it must; raised when it is loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """One act: its whole text, and the digest by which Redis knows it."""
+
+    name: str
+    text: str
+    digest: str
+
+
+def load_script(name: str, *, num_keys: int) -> Script:
+    """The act ``lua/{name}.lua``. Raises ``ScriptError`` unless its header declares this name and key count."""
+    folder = resources.files("admission") / "lua"
+    body = (folder / f"{name}.lua").read_text()
+    header = _HEADER.match(body)
+    if header is None or header["name"] != name:
+        raise ScriptError(f"lua/{name}.lua does not open with its name, KEYS, ARGV and Result")
+    if int(header["num_keys"]) != num_keys:
+        raise ScriptError(f"lua/{name}.lua declares {header['num_keys']} keys, {num_keys} are passed")
+    text = _CONSTANTS + (folder / "_common.lua").read_text() + body
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # how Redis names scripts
+    return Script(name=name, text=text, digest=digest)
+
+
+class QueueScripts:
+    """The acts on one model's queue. They raise what redis-py raises; time comes from ``clock`` only in tests."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, *, keys: QueueKeys, clock_us: Callable[[], int] | None = None
+    ) -> None:
+        self._client = client
+        self._clock_us = clock_us
+        self._keys = keys.in_order()
+        acts = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver")
+        self._scripts = {name: load_script(name, num_keys=len(self._keys)) for name in acts}
+
+    async def offer(self, entry: Entry, bounds: QueueBounds) -> OfferResult:
+        reply = await self._run(
+            "offer",
+            entry.entry_id,
+            entry.class_name,
+            entry.rank,
+            entry.head_start_us,
+            entry.tokens,
+            entry.tenant,
+            entry.payload,
+            bounds.max_requests,
+            _or_empty(bounds.max_tokens),
+            _or_empty(bounds.max_bytes),
+        )
+        outcome, position, requests, tokens = reply
+        return OfferResult(
+            outcome=Offered(outcome.decode()),
+            position=int(position),
+            waiting_requests=int(requests),
+            waiting_tokens=int(tokens),
+        )
+
+    async def claim(self, driver_id: str, asked: Asked, received: Sequence[str]) -> tuple[Claim, ...]:
+        weakest = asked.weakest
+        rows = await self._run(
+            "claim",
+            driver_id,
+            asked.slots,
+            _or_empty(asked.kv_tokens),
+            *((weakest.sequence_id, weakest.rank, weakest.score) if weakest else ("", "", "")),
+            *received,
+        )
+        return tuple(_claim(row) for row in rows)
+
+    async def collect(self, driver_id: str, received: Sequence[str]) -> tuple[Claim, ...]:
+        rows = await self._run("collect", driver_id, *received)
+        return tuple(_claim(row) for row in rows)
+
+    async def withdraw(self, entry_id: str) -> Withdrawal:
+        outcome, driver_id = await self._run("withdraw", entry_id)
+        return Withdrawal(outcome=Withdrawn(outcome.decode()), driver_id=driver_id.decode() or None)
+
+    async def settle(self, driver_id: str, entry_ids: Sequence[str]) -> None:
+        await self._run("settle", driver_id, *entry_ids)
+
+    async def give_back(self, driver_id: str, entry_ids: Sequence[str]) -> None:
+        await self._run("give_back", driver_id, *entry_ids)
+
+    async def forget_driver(self, driver_id: str, received: Sequence[str]) -> None:
+        await self._run("forget_driver", driver_id, "", *received)
+
+    async def forget_silent_driver(self, driver_id: str, beat: str) -> bool:
+        """Forget a driver that was last heard of at ``beat``; False: it has been heard of since."""
+        return bool(await self._run("forget_driver", driver_id, beat) == b"forgotten")
+
+    async def _run(self, name: str, *arguments: str | int | bytes) -> Any:
+        script = self._scripts[name]
+        clock = self._clock_us() if self._clock_us else ""
+        call = (len(self._keys), *self._keys, clock, *arguments)
+        try:
+            return await self._client.execute_command("EVALSHA", script.digest, *call)
+        except NoScriptError:  # nothing has run: the text is sent in its place
+            return await self._client.execute_command("EVAL", script.text, *call)
+
+
+def _or_empty(bound: int | None) -> int | str:
+    return "" if bound is None else bound
+
+
+def _claim(row: list[bytes]) -> Claim:
+    entry_id, class_name, rank, arrival, score, tokens, tenant, payload, victim_id = row
+    return Claim(
+        entry=Entry(
+            entry_id=entry_id.decode(),
+            class_name=class_name.decode(),
+            rank=int(rank),
+            head_start_us=int(arrival) - int(score),
+            tokens=int(tokens),
+            payload=payload,
+            tenant=tenant.decode(),
+        ),
+        arrival_us=int(arrival),
+        score=int(score),
+        victim_id=victim_id.decode() or None,
+    )
