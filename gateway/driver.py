@@ -33,6 +33,8 @@ from admission.events import (
     Exchanged,
     Finished,
     FinishReason,
+    Paused,
+    PauseReason,
     Plan,
     Reported,
     Step,
@@ -49,7 +51,8 @@ from gateway.metrics import Metrics
 from gateway.relay import Relay
 from gateway.sequence_records import Custody, SequenceRecord, plan_message, spec_of
 from gateway.store_acts import StoreActs
-from workers.wire import Delivery, Hello, Job, ReportMessage, WireError, decode
+from gateway.tasks import run_beside
+from workers.wire import Delivery, Hello, Job, ReportMessage, Sampling, WireError, decode
 
 MOST_EARLY_CANCELS = 4096
 """Cancels that overtook their claim, kept until the claim comes. An origin cancels each sequence once."""
@@ -110,15 +113,11 @@ class Driver:
     async def run(self) -> None:
         """Drive until ``stop`` was called and nothing runs, or the worker is lost (raises ``LinkLost``)."""
         try:
-            async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(self._listen()), group.create_task(self._claimer.run())]
-                await self._plan_until_stopped()
-                for helper in helpers:
-                    helper.cancel()
-        except* LinkLost as lost:
+            await run_beside(self._plan_until_stopped(), self._listen(), self._claimer.run())
+        except LinkLost:
             self._abandon(Reason.WORKER_LOST)
-            raise LinkLost(str(lost.exceptions[0])) from None
-        except* Exception:
+            raise
+        except Exception:
             self._abandon(Reason.INTERNAL_ERROR)
             raise
         finally:
@@ -165,7 +164,7 @@ class Driver:
 
     def _take_report(self, report: ReportMessage) -> None:
         """Keep its tokens and make deliveries of them; they leave after the next plan has."""
-        finished = {slot: FinishReason(reason) for slot, reason in report.finished}
+        finished = _finishes(report)
         for slot, token in report.tokens:
             record = self._slots.get(slot)
             if record is not None and not record.closed:
@@ -173,7 +172,7 @@ class Driver:
         for slot, reason in finished.items():
             record = self._slots.get(slot)
             if reason is FinishReason.FAILED and record is not None and not record.closed:
-                self._close(record, error=Reason.INTERNAL_ERROR)
+                self._close(record, Reason.INTERNAL_ERROR)
         self._events.append(
             Reported(
                 step=report.step,
@@ -207,23 +206,217 @@ class Driver:
         self._stirred.set()
 
     def _take_claim(self, claim: Claim) -> None:
-        """Raises nothing: a job that cannot be run ends here, and its driver lives on."""
+        """What cannot be run, or was cancelled before it came, is claimed and cancelled in one turn."""
         entry_id = claim.entry.entry_id
         if claim.victim_id is not None:
             self._return_victim(claim.victim_id)
-        if entry_id in self._early_cancels:
-            del self._early_cancels[entry_id]
-            self._let_victim_stay(claim)
-            self._settle(entry_id)
-            return
-        record = self._records.get(entry_id) or self._new_record(claim)
+        record = self._records.get(entry_id)
         if record is None:
-            self._let_victim_stay(claim)
-            self._settle(entry_id)
-            return
+            record = self._records[entry_id] = self._admit(claim)
         record.custody = Custody.HELD
         sequence = spec_of(claim, record)
         if claim.victim_id is None:
             self._events.append(Claimed(sequence=sequence))
         else:
             self._events.append(Exchanged(sequence=sequence, victim_id=claim.victim_id))
+        if entry_id in self._early_cancels:
+            del self._early_cancels[entry_id]
+            self._events.append(Cancelled(sequence_id=entry_id))
+        elif record.closed:
+            self._events.append(Cancelled(sequence_id=entry_id))
+
+    def _admit(self, claim: Claim) -> SequenceRecord:
+        """A record for a new claim, closed already when its sequence cannot be run here."""
+        job = _job_of(claim)
+        if job is None:
+            _log.error("unreadable job", driver=self.driver_id, entry=claim.entry.entry_id)
+            return SequenceRecord(job=_unreadable(claim), closed=True)
+        record = SequenceRecord.of(job)
+        if not _fits(job, self._link.hello):
+            self._close(record, Reason.CONTEXT_LENGTH_EXCEEDED)
+        return record
+
+    def _return_victim(self, victim_id: str) -> None:
+        """The store has put the victim into this driver's line. One that has ended meanwhile must not stay there."""
+        victim = self._records.get(victim_id)
+        self._metrics.preemptions.labels(PauseReason.SLOT.value).inc()
+        if victim is not None:
+            victim.custody = Custody.RETURNED
+        else:
+            self._withdraw(victim_id)
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    async def _plan_until_stopped(self) -> None:
+        self._stirred.set()  # the first turn says what is wanted
+        while not (self._is_stopping and not self._records):
+            await self._stirred.wait()
+            self._stirred.clear()
+            self._turn()
+
+    def _turn(self) -> None:
+        events, self._events = self._events, []
+        step = self._step(events)
+        while step.plan is not None:
+            self._send(step.plan)
+            step = self._step(())
+        self._claimer.want(step.want)
+        self._arm(step.wake_at)
+        self._deliver()
+        self._gauges.set(slots=self._scheduler.slots_in_use, kv_blocks=self._scheduler.kv_blocks_in_use)
+
+    def _step(self, events: Sequence[Event]) -> Step:
+        try:
+            step = self._scheduler.step(events, self._clock())
+        except ReportError as error:
+            raise LinkLost(f"{self.driver_id} sent a wrong report: {error}") from None
+        for ended in step.ended:
+            self._end(ended.sequence_id, ended.reason)
+        if step.paused:
+            self._give_back(step.paused)
+        return step
+
+    def _send(self, plan: Plan) -> None:
+        for start in plan.starts:
+            record = self._records[start.sequence_id]
+            record.slot = start.slot
+            self._slots[start.slot] = record
+        self._link.send(plan_message(plan, epoch=self._link.epoch, records=self._records))
+        self._in_flight.append(_InFlight(plan.step, sum([span.length for span in plan.prefill])))
+
+    def _end(self, sequence_id: str, reason: EndReason) -> None:
+        record = self._records.pop(sequence_id, None)
+        if record is None:
+            return  # handed over: the store and its origin know
+        if record.slot is not None and self._slots.get(record.slot) is record:
+            del self._slots[record.slot]
+        if not record.closed:
+            self._tell_end(record, reason)
+        if record.custody is Custody.HELD:
+            self._acts.settle(self._queue, self.driver_id, (sequence_id,))
+        else:
+            self._withdraw(sequence_id)
+
+    def _tell_end(self, record: SequenceRecord, reason: EndReason) -> None:
+        match reason:
+            case EndReason.CANCELLED:
+                self._relay.release(record.job.origin, record.job.sequence_id)
+            case EndReason.STOP | EndReason.LENGTH:
+                self._close(record, finish=reason.value)
+            case _:
+                self._close(record, _REASONS[reason])
+
+    def _close(self, record: SequenceRecord, error: Reason | None = None, *, finish: str = "") -> None:
+        """Tell the origin how it ended."""
+        record.closed = True
+        self._output[record.job.origin].append(
+            Delivery(
+                sequence_id=record.job.sequence_id,
+                position=len(record.output),
+                token_ids=(),
+                finish=finish,
+                error="" if error is None else error.value,
+            )
+        )
+
+    def _give_back(self, paused: Iterable[Paused]) -> None:
+        for pause in paused:
+            self._metrics.preemptions.labels(pause.reason.value).inc()
+            record = self._records.get(pause.sequence_id)
+            if record is not None:
+                record.custody = Custody.RETURNED
+                self._acts.give_back(self._queue, self.driver_id, (pause.sequence_id,))
+
+    def _withdraw(self, sequence_id: str) -> None:
+        """Out of the line; when a claim of it is on its way, it is cancelled on arrival."""
+        self._acts.withdraw(
+            self._queue, sequence_id, lambda entry_id, driver_id: self._relay.cancel(driver_id, (entry_id,))
+        )
+
+    def _deliver(self) -> None:
+        output, self._output = self._output, defaultdict(list)
+        for origin, deliveries in output.items():
+            self._relay.deliver(self.driver_id, origin, deliveries)
+
+    def _arm(self, wake_at: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            delay_s = max(0, wake_at - self._clock()) / 1_000_000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._stirred.set)
+
+    def _abandon(self, reason: Reason) -> None:
+        """The worker is lost, and with it all that it held."""
+        for record in self._records.values():
+            if record.custody is Custody.RETURNED:
+                self._relay.release(record.job.origin, record.job.sequence_id)
+            elif not record.closed:
+                self._close(record, reason)
+        held = [sequence_id for sequence_id, record in self._records.items() if record.custody is Custody.HELD]
+        if held:
+            self._acts.settle(self._queue, self.driver_id, held)
+        self._records.clear()
+        self._slots.clear()
+        self._deliver()
+
+    def _count(self, report: ReportMessage) -> None:
+        metrics = self._metrics
+        metrics.iterations.inc()
+        metrics.prompt_tokens.inc(self._in_flight.popleft().prefill_tokens)
+        metrics.output_tokens.inc(len(report.tokens))
+        metrics.worker_busy.inc(report.busy_us / 1_000_000)
+        metrics.worker_idle.inc(report.idle_us / 1_000_000)
+
+
+class _Gauges:
+    """One driver's part of the gauges that count over all drivers of the gateway."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._slots = 0
+        self._kv_blocks = 0
+
+    def set(self, *, slots: int, kv_blocks: int) -> None:
+        if slots != self._slots:
+            self._metrics.slots_in_use.inc(slots - self._slots)
+            self._slots = slots
+        if kv_blocks != self._kv_blocks:
+            self._metrics.kv_blocks_in_use.inc(kv_blocks - self._kv_blocks)
+            self._kv_blocks = kv_blocks
+
+
+def _finishes(report: ReportMessage) -> dict[int, FinishReason]:
+    try:
+        return {slot: FinishReason(reason) for slot, reason in report.finished}
+    except ValueError as error:
+        raise LinkLost(f"the worker reported a finish that is none: {error}") from None
+
+
+def _job_of(claim: Claim) -> Job | None:
+    try:
+        job = decode(claim.entry.payload)
+    except WireError:
+        return None
+    return job if isinstance(job, Job) and job.sequence_id == claim.entry.entry_id and job.prompt_ids else None
+
+
+def _unreadable(claim: Claim) -> Job:
+    """Stands for a job that nobody can read, so that it ends like any other. It has no origin to tell."""
+    return Job(
+        sequence_id=claim.entry.entry_id,
+        origin="",
+        class_name=claim.entry.class_name,
+        rank=claim.entry.rank,
+        prompt_ids=(0,),
+        emitted_ids=(),
+        max_tokens=1,
+        expected_tokens=1,
+        sampling=Sampling(),
+        deadline_us=None,
+    )
+
+
+def _fits(job: Job, hello: Hello) -> bool:
+    most_tokens = len(job.prompt_ids) + job.max_tokens
+    return most_tokens <= min(hello.card.context_length, hello.kv_blocks * hello.block_size)

@@ -165,9 +165,9 @@ class FrameListener:
         """Listen on ``address``; the result is the address with its real port. Raises ``OSError``."""
         match parse_address(address):
             case UnixAddress(path=path):
-                Path(path).unlink(missing_ok=True)
+                Path(path).unlink(missing_ok=True)  # noqa: ASYNC240 (a local name, once)
                 self._server = await asyncio.start_unix_server(self._accept, path)
-                Path(path).chmod(0o600)
+                Path(path).chmod(0o600)  # noqa: ASYNC240 (as above)
                 return address
             case TcpAddress(host=host, port=port):
                 self._server = await asyncio.start_server(self._accept, host, port)
@@ -181,9 +181,7 @@ class FrameListener:
             connection.abort("this gateway stops")
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = FrameConnection(
-            reader, writer, peer="a stranger", decoder=FrameDecoder(MAX_STRANGER_FRAME_BYTES)
-        )
+        connection = FrameConnection(reader, writer, peer="a stranger", decoder=FrameDecoder(MAX_STRANGER_FRAME_BYTES))
         self._open[id(connection)] = connection
         try:
             await self._admit(connection)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from admission.queue import StoreUnavailable
 from gateway.backoff import Backoff
 from gateway.clock import Clock
 from gateway.directory import Directory
@@ -83,7 +84,7 @@ class Relay:
             self._drivers.cancel(unwanted)
 
     def release(self, origin: str, sequence_id: str) -> None:
-        """This gateway makes no more output of the sequence, and its origin need not be told."""
+        """No more output of the sequence is made here, and its origin need not be told."""
         link = self._outgoing.get(origin)
         if link is not None:
             link.release(sequence_id)
@@ -175,9 +176,7 @@ class Relay:
         finally:
             if self._incoming.get(peer) is connection:
                 del self._incoming[peer]
-                self._silences[peer] = asyncio.get_running_loop().call_later(
-                    self._unreachable_s, self._give_up, peer
-                )
+                self._silences[peer] = asyncio.get_running_loop().call_later(self._unreachable_s, self._give_up, peer)
 
     def _give_up(self, peer: str) -> None:
         """A gateway whose link was lost did not come back: what its drivers ran for our clients is lost."""

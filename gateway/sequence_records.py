@@ -64,9 +64,7 @@ def plan_message(plan: Plan, *, epoch: int, records: Mapping[str, SequenceRecord
         starts=tuple([_new_sequence(start, records[start.sequence_id]) for start in plan.starts]),
         grows=tuple([BlockGrowth(slot=grow.slot, blocks=grow.blocks) for grow in plan.grows]),
         copies=(),
-        prefill=tuple(
-            [PrefillSpan(slot=p.slot, start=p.start, length=p.length, emits=p.emits) for p in plan.prefill]
-        ),
+        prefill=tuple([PrefillSpan(slot=p.slot, start=p.start, length=p.length, emits=p.emits) for p in plan.prefill]),
         decode=plan.decode,
     )
 

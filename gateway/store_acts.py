@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from admission.queue import Withdrawn
-from admission.redis_queue import RedisQueue, StoreUnavailable
+from admission.queue import StoreUnavailable, Withdrawn
+from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
 from gateway.metrics import Metrics
 

@@ -42,7 +42,9 @@ class StreamBounds:
 class Stream:
     """The output of one sequence, read by one consumer. Implements ``gateway.dispatch.TokenStream``."""
 
-    def __init__(self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]) -> None:
+    def __init__(
+        self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]
+    ) -> None:
         self.sequence_id = sequence_id
         self.model = model
         self.prompt_tokens = prompt_tokens
@@ -94,7 +96,7 @@ class Stream:
             self._stirred.set()
 
     def cut(self, end: Tokens) -> None:
-        """This gateway ends the stream, although its sequence may still wait or run somewhere."""
+        """End it from here, although its sequence may still wait or run somewhere."""
         if self.is_open:
             self.end(end)
             self._on_cancel(self)
@@ -131,9 +133,7 @@ class Streams:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(
-        self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]
-    ) -> Stream:
+    def open(self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]) -> Stream:
         """Begin to take deliveries for ``sequence_id``.
 
         ``on_cancel`` is called once if the stream is cancelled or cut while it is open: the sequence must be stopped.
