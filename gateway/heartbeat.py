@@ -1,4 +1,4 @@
-"""What a gateway does every moment whether or not there are requests: be seen, see the others, look after the queues."""
+"""What a gateway does every moment, requests or none: be seen, see the others, look after the queues."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.directory import Directory
 from gateway.errors import Reason
 from gateway.metrics import Metrics
 from gateway.queues import Queues
+from gateway.relay import Relay
 from gateway.streams import Streams
 from gateway.tasks import run_beside
 
@@ -30,14 +31,14 @@ class Heartbeat:
     def __init__(
         self,
         *,
-        relay_address: str,
+        relay: Relay,
         directory: Directory,
         queues: Queues,
         streams: Streams,
         view: ClusterView,
         metrics: Metrics,
     ) -> None:
-        self._relay_address = relay_address
+        self._relay = relay
         self._directory = directory
         self._queues = queues
         self._streams = streams
@@ -59,7 +60,7 @@ class Heartbeat:
             await asyncio.sleep(BEAT_S)
 
     async def _speak_to_store(self) -> None:
-        await self._directory.announce(self._relay_address)
+        await self._directory.announce(self._relay.address)
         self._view.list_models(await self._directory.models())
         for card in self._view.cards():
             for driver_id in await self._queues.of(card.name).reap():

@@ -1,12 +1,12 @@
-"""Which workers this gateway drives: leases taken, links dialled, drivers started, and all of it again when one is lost.
+"""Which workers this gateway drives: leases taken, links dialled, drivers started, and again when one is lost.
 
 Each worker address has one task that tries, for ever, to take its lease, dial it, and drive it until it is lost. Every
-connection has a lease and an epoch of its own, above every epoch that the store or the worker has seen, so what a former
-driver still says is refused.
+connection has a lease and an epoch of its own, above every epoch that the store or the worker has seen, so what a
+former driver still says is refused.
 
-A lease only says who should drive; it may run out unnoticed while Redis is away. The driver goes on then, and the worker
-itself refuses it once another gateway has come with a higher epoch. When the lease turns out to be held by another, the
-driver claims nothing more and ends with what it runs.
+A lease only says who should drive; it may run out unnoticed while Redis is away. The driver goes on then, and the
+worker itself refuses it once another gateway has come with a higher epoch. When the lease turns out to be held by
+another, the driver claims nothing more and ends with what it runs.
 
 Gateways share workers by patience: who holds more waits longer before it takes another.
 """
@@ -14,6 +14,7 @@ Gateways share workers by patience: who holds more waits longer before it takes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ RENEW_S = 1.0
 """How often a lease, and the model's place in the directory, is renewed."""
 
 CLEAR_TIMEOUT_S = 3.0
-"""How long a lost driver's traces in the store may keep its worker from being driven again; later ones reap the rest."""
+"""How long a lost driver's traces in the store may keep its worker from being driven again; the rest is reaped."""
 
 _log = structlog.get_logger(__name__)
 
@@ -81,14 +82,15 @@ class Holdings:
         self._progress_timeout_s = progress_timeout_s
         self._running: dict[str, Driver] = {}
         self._is_stopping = False
-        self._ended = asyncio.Event()
+        self._num_driving = 0
+        self._none_driven = asyncio.Event()
+        self._none_driven.set()
 
     async def run(self) -> None:
-        """Hold what can be held. Returns after ``stop``, when every driver has ended."""
+        """Hold what can be held, until cancelled or stopped."""
         async with asyncio.TaskGroup() as group:
             for address in self._addresses:
                 group.create_task(self._hold(address), name=f"hold {address}")
-        self._ended.set()
 
     def stop(self) -> None:
         """Take no more workers; drivers finish what they run."""
@@ -102,9 +104,9 @@ class Holdings:
         for driver in self._running.values():
             driver.hand_over()
 
-    async def ended(self) -> None:
-        """Wait until ``run`` has returned."""
-        await self._ended.wait()
+    async def all_ended(self) -> None:
+        """Wait until no worker is driven, or dialled, from here."""
+        await self._none_driven.wait()
 
     async def _hold(self, address: str) -> None:
         backoff = Backoff(first_s=0.2, most_s=5.0)
@@ -120,13 +122,15 @@ class Holdings:
                 _log.warning("worker lost", worker=address, reason=str(lost))
             except StoreUnavailable as error:
                 _log.warning("worker not taken", worker=address, reason=str(error))
-            except Exception:
+            except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
                 _log.exception("driver failed", worker=address)
             if not self._is_stopping:
                 await backoff.pause()
 
     async def _drive(self, address: str, epoch: int, backoff: Backoff) -> None:
         """Drive one worker over one connection, and give its lease back at the end of it."""
+        self._num_driving += 1
+        self._none_driven.clear()
         try:
             link = await WorkerLink.open(
                 address,
@@ -141,6 +145,9 @@ class Holdings:
             backoff.reset()
         finally:
             await self._release(address)
+            self._num_driving -= 1
+            if self._num_driving == 0:
+                self._none_driven.set()
 
     async def _drive_link(self, address: str, link: WorkerLink, epoch: int) -> None:
         parts = self._parts
@@ -153,6 +160,8 @@ class Holdings:
         queue = parts.queues.of(card.name)
         driver_id = f"{self._gateway_id}/{address}"
         await queue.forget_driver(driver_id)  # what an earlier process of this name left
+        if self._is_stopping:
+            return
         link.welcome(epoch=epoch, max_in_flight=limits.max_in_flight)
         driver = Driver(driver_id=driver_id, link=link, scheduler=scheduler, queue=queue, parts=parts.driver_parts)
         _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
@@ -203,7 +212,5 @@ class Holdings:
             _log.warning("driver not cleared from the store", driver=driver_id, reason=str(error))
 
     async def _release(self, address: str) -> None:
-        try:
+        with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
             await self._parts.directory.release_worker(address)
-        except StoreUnavailable:
-            pass  # the lease runs out by itself

@@ -129,6 +129,8 @@ class Streams:
         self._throughput = throughput
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
+        self._none_open = asyncio.Event()
+        self._none_open.set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -140,11 +142,12 @@ class Streams:
         """
 
         def cancelled(stream: Stream) -> None:
-            self._open.pop(stream.sequence_id, None)
+            self._remove(stream)
             on_cancel(stream)
 
         stream = Stream(sequence_id, model=model, prompt_tokens=prompt_tokens, on_cancel=cancelled)
         self._open[sequence_id] = stream
+        self._none_open.clear()
         return stream
 
     def deliver(self, driver_id: str, deliveries: Iterable[Delivery]) -> tuple[str, ...]:
@@ -165,7 +168,7 @@ class Streams:
 
     def discard(self, stream: Stream) -> None:
         """Take no deliveries for ``stream``: it was refused."""
-        self._open.pop(stream.sequence_id, None)
+        self._remove(stream)
 
     def waiting(self) -> tuple[Stream, ...]:
         """Open streams of which nothing has come yet."""
@@ -175,6 +178,10 @@ class Streams:
         """Open streams whose current claim is a driver of ``gateway_id``."""
         prefix = f"{gateway_id}/"
         return tuple(s for s in self._open.values() if s.driver_id is not None and s.driver_id.startswith(prefix))
+
+    async def all_ended(self) -> None:
+        """Wait until no stream is open."""
+        await self._none_open.wait()
 
     def all_open(self) -> tuple[Stream, ...]:
         return tuple(self._open.values())
@@ -202,8 +209,13 @@ class Streams:
         return fresh
 
     def _close(self, stream: Stream, end: Tokens) -> None:
-        self._open.pop(stream.sequence_id, None)
+        self._remove(stream)
         stream.end(end)
+
+    def _remove(self, stream: Stream) -> None:
+        self._open.pop(stream.sequence_id, None)
+        if not self._open:
+            self._none_open.set()
 
 
 def _reason(code: str) -> Reason:

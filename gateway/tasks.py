@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def run_beside(main: Coroutine[Any, Any, None], *helpers: Coroutine[Any, Any, None]) -> None:
-    """Run ``main`` to its end, the ``helpers`` as long as it runs. The first failure of any of them ends all, as itself.
+    """Run ``main`` to its end, the ``helpers`` as long as it runs. The first failure of any ends all, as itself.
 
     A task group reports failures as a group; here the first one is the cause, and the rest is what came of it.
     """
