@@ -57,7 +57,7 @@ class Batch:
         insort(self._by_work, self._work_key(sequence))
         self._finals.add(sequence.final_step, sequence)
         self._decode = None
-        self._note_growth(sequence)
+        self.note_growth(sequence)
 
     def stop_decode(self, sequence: Sequence, step: int) -> None:
         """It is in no plan from ``step`` on; what the plans before it emit is written into the record."""
@@ -95,16 +95,12 @@ class Batch:
             sequence.growth_step = None
         return growing
 
-    def grown(self, sequence: Sequence) -> None:
-        """A decoding sequence has got its block."""
-        self._note_growth(sequence)
-
     def most_work(self) -> Iterator[Sequence]:
         """The decoding sequences, the best slot victim first."""
         return (self._decoding[-number] for _, _, number in reversed(self._by_work))
 
-    def _note_growth(self, sequence: Sequence) -> None:
-        """Find the plan for which the blocks that it has are too few.
+    def note_growth(self, sequence: Sequence) -> None:
+        """Find the plan for which the blocks that a decoding sequence has are too few.
 
         Plan s writes the KV of the last emitted token, so it needs room for prompt + emitted_by(s) tokens.
         """

@@ -64,7 +64,8 @@ class Ledger:
         self.block_size = block_size
         self._references = [0] * (num_blocks or 0)
         self._free: deque[int] = deque(range(num_blocks or 0))
-        self._outstanding = dict.fromkeys(Promise, 0)
+        self._firm = 0
+        self._expected = 0
         self._returning = 0
 
     def blocks_for(self, tokens: int) -> int:
@@ -80,12 +81,12 @@ class Ledger:
     @property
     def available(self) -> int:
         """Free blocks that a running sequence may take beyond firm promises."""
-        return len(self._free) - self._outstanding[Promise.FIRM]
+        return len(self._free) - self._firm
 
     @property
     def room(self) -> int:
         """Free blocks that are promised to nobody; negative when running sequences outgrew their expectations."""
-        return self.available - self._outstanding[Promise.EXPECTED]
+        return self.available - self._expected
 
     @property
     def returning(self) -> int:
@@ -100,8 +101,8 @@ class Ledger:
         """Let a sequence in: take ``blocks_now`` for it, promise the rest. Ask ``can_open`` first."""
         if self.num_blocks is not None and not blocks_now <= blocks_in_all <= self.available:
             raise LedgerError(f"cannot promise {blocks_in_all} blocks ({blocks_now} now) out of {self.available}")
-        holding = Holding(promise=promise, admitted_for=blocks_in_all, blocks=self._reserve(blocks_now))
-        self._outstanding[promise] += holding.outstanding
+        holding = Holding(promise=promise, admitted_for=blocks_in_all, blocks=[self._take() for _ in range(blocks_now)])
+        self._promise(promise, holding.outstanding)
         return holding
 
     def can_grow(self, holding: Holding) -> bool:
@@ -112,17 +113,17 @@ class Ledger:
         """Take one more block for a running sequence. Ask ``can_grow`` first."""
         if holding.retired or not self.can_grow(holding):
             raise LedgerError("this holding cannot grow")
-        before = holding.outstanding
-        (block,) = self._reserve(1)
+        block = self._take()
+        if holding.outstanding > 0:
+            self._promise(holding.promise, -1)
         holding.blocks.append(block)
-        self._outstanding[holding.promise] += holding.outstanding - before
         return block
 
     def retire(self, holding: Holding) -> None:
         """The sequence runs no more: its promise ends now, its blocks return with ``close``."""
         if holding.retired:
             raise LedgerError("this holding has retired before")
-        self._outstanding[holding.promise] -= holding.outstanding
+        self._promise(holding.promise, -holding.outstanding)
         holding.admitted_for = len(holding.blocks)
         holding.retired = True
         self._returning += len(holding.blocks)
@@ -149,14 +150,23 @@ class Ledger:
         unused = [block for block, count in enumerate(references) if count == 0]
         if references != self._references or unused != sorted(self._free):
             raise LedgerError("the blocks held and the blocks free do not make up the pool")
-        if outstanding != self._outstanding or returning != self._returning or self.available < 0:
+        if (
+            list(outstanding.values()) != [self._expected, self._firm]
+            or returning != self._returning
+            or self.available < 0
+        ):
             raise LedgerError("the promises do not add up")
 
-    def _reserve(self, count: int) -> list[int]:
-        blocks = [self._free.popleft() for _ in range(count)]
-        for block in blocks:
-            self._references[block] += 1
-        return blocks
+    def _promise(self, promise: Promise, blocks: int) -> None:
+        if promise is Promise.FIRM:
+            self._firm += blocks
+        else:
+            self._expected += blocks
+
+    def _take(self) -> int:
+        block = self._free.popleft()
+        self._references[block] += 1
+        return block
 
     def _release(self, blocks: list[int]) -> None:
         for block in blocks:

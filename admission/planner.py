@@ -80,7 +80,7 @@ class Planner:
         if sequence.state is State.STALLED:
             self._roster.resume_stalled(sequence)
         else:
-            self._roster.batch.grown(sequence)
+            self._roster.batch.note_growth(sequence)
         return Grow(slot=slot_of(sequence), blocks=(block,))
 
     def _make_room(self, sequence: Sequence, owed: int) -> _Room:
