@@ -97,8 +97,8 @@ TOKENIZER_TTL_MS = 3600 * 1000
 
 GATEWAY_PREFIX = "sg:gateway:"  # + gateway id, string: relay address; GATEWAY_TTL_MS
 WORKER_PREFIX = "sg:worker:"  # + worker address, string: gateway id; WORKER_LEASE_TTL_MS
-MODEL_PREFIX = "sg:model:"  # + model name and tokenizer digest, string: model card; MODEL_TTL_MS
-TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, hash: file name -> content; TOKENIZER_TTL_MS
+MODEL_PREFIX = "sg:model:"  # + model name and tokenizer digest, string: a ModelCard frame; MODEL_TTL_MS
+TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, string: a TokenizerFiles frame; TOKENIZER_TTL_MS
 
 EPOCH = "sg:epoch"
 """Integer, the last epoch given to anybody. Permanent: a fencing number that came back would let the dead speak."""
