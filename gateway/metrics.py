@@ -31,6 +31,14 @@ class Metrics:
         self.iterations = Counter("sluicegate_iterations", "Plans reported by workers.", registry=registry)
         self.prompt_tokens = Counter("sluicegate_prompt_tokens", "Prompt tokens computed.", registry=registry)
         self.output_tokens = Counter("sluicegate_output_tokens", "Output tokens received.", registry=registry)
+        self.stale_tokens = Counter(
+            "sluicegate_stale_tokens", "Output tokens that came a second time or after a gap.", registry=registry
+        )
+        self.store_acts_dropped = Counter(
+            "sluicegate_store_acts_dropped",
+            "Acts on the waiting queue given up while Redis was away: what they leave, reconciling repairs.",
+            registry=registry,
+        )
         self.preemptions = Counter(
             "sluicegate_preemptions", "Started sequences paused, by what ran out.", ["reason"], registry=registry
         )

@@ -1,8 +1,8 @@
-"""The wire: length-prefixed msgpack frames between gateways and workers, and between gateways.
+"""The messages of the wire: frozen values, no behaviour.
 
-A frame is a 4-byte big-endian length and one msgpack array ``[type number, field, field, ...]``: an explicit table maps
-type numbers to messages, fields are positional and strictly typed, and no value can name code. Nothing here imports
-more than the standard library and msgpack.
+A field's annotation is its wire type (``codec.py`` reads it): numbers are not negative and below 2**63, save where they
+are annotated ``SignedInt``; runs of numbers (``tuple[int, ...]``, ``tuple[tuple[int, int], ...]``) hold ids, slots and
+blocks below 2**32. A peer of another ``WIRE_VERSION`` is refused during the handshake: messages are never guessed at.
 
 A connection to a worker: the worker sends ``Challenge``; the gateway answers ``Auth`` (an HMAC of the nonce under the
 shared secret; the empty secret on a Unix socket); the worker sends ``Hello``; the gateway sends ``Welcome``. Then plans
@@ -14,9 +14,14 @@ and ``CancelSequences`` the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 WIRE_VERSION = 1
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+SIGNED = "signed"
+"""Marks a number of the whole signed 64-bit range."""
+
+SignedInt = Annotated[int, SIGNED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +33,7 @@ class Sampling:
 
     temperature: float = 1.0
     top_p: float = 1.0
-    seed: int = 0
+    seed: SignedInt = 0
     choice: int = 0
     ignore_eos: bool = False
 
@@ -230,3 +235,21 @@ class CancelSequences:
     """Origin to driver: nobody wants these any more."""
 
     sequence_ids: tuple[str, ...]
+
+
+Message = (
+    Challenge
+    | Auth
+    | Refusal
+    | Hello
+    | Welcome
+    | TokenizerRequest
+    | TokenizerFiles
+    | ModelCard
+    | PlanMessage
+    | ReportMessage
+    | Job
+    | Deliver
+    | CancelSequences
+)
+"""What a frame may hold; the other classes here are parts of these."""

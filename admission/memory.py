@@ -1,0 +1,67 @@
+"""How much KV memory a sequence must find before it starts: the preset's rule applied to the ledger."""
+
+from __future__ import annotations
+
+from admission.events import SequenceSpec
+from admission.ledger import Holding, Ledger, Promise
+from admission.presets import KvAdmission, Preset
+from admission.sequence import Sequence
+
+
+class Memory:
+    """Admission by KV. All counts are blocks; the last output token is never written, so it needs no room."""
+
+    def __init__(self, *, ledger: Ledger, preset: Preset) -> None:
+        self._ledger = ledger
+        self._preset = preset
+        self._watermark = -(-(ledger.num_blocks or 0) * preset.watermark_percent // 100)
+
+    def fits_ever(self, spec: SequenceSpec) -> bool:
+        """Whether the pool, all of it, can hold this sequence to its end."""
+        return self._ledger.num_blocks is None or self._maximum(spec) <= self._ledger.num_blocks
+
+    def needed(self, sequence: Sequence) -> int:
+        """Blocks that it must find before it starts."""
+        spec = sequence.spec
+        known = self._ledger.blocks_for(sequence.known_tokens)
+        if self._promise(sequence) is Promise.FIRM:
+            return self._maximum(spec)
+        if self._preset.kv_admission is KvAdmission.EXPECTED:
+            expected = min(spec.expected_tokens, spec.max_tokens)
+            return max(known, self._ledger.blocks_for(spec.prompt_tokens + expected - 1))
+        return known
+
+    def open(self, sequence: Sequence, *, num_running: int) -> Holding | None:
+        """Memory for the tokens that it has, and a promise for the rest; None when it does not fit now."""
+        needed = self.needed(sequence)
+        if not self._ledger.can_open(blocks=needed, spare=self._spare(num_running)):
+            return None
+        return self._ledger.open(
+            blocks_now=self._ledger.blocks_for(sequence.known_tokens),
+            blocks_in_all=needed,
+            promise=self._promise(sequence),
+        )
+
+    def room_tokens(self, claimed: list[Sequence], *, num_running: int) -> int | None:
+        """Tokens of new sequences that would fit after those already claimed; None: memory is not limited."""
+        if self._ledger.num_blocks is None:
+            return None
+        spare = self._spare(num_running + len(claimed))
+        blocks = self._ledger.room - spare - sum(self.needed(sequence) for sequence in claimed)
+        return max(0, blocks) * self._ledger.block_size
+
+    def used_up_pauses(self, sequence: Sequence) -> bool:
+        """Preempted as often as the preset allows: it starts with all its memory and is nobody's victim."""
+        return self._preset.pause_budget is not None and sequence.pauses >= self._preset.pause_budget
+
+    def _promise(self, sequence: Sequence) -> Promise:
+        if self._preset.kv_admission is KvAdmission.MAXIMUM or self.used_up_pauses(sequence):
+            return Promise.FIRM
+        return Promise.EXPECTED
+
+    def _spare(self, num_running: int) -> int:
+        """An idle pool has nobody to keep a watermark for."""
+        return self._watermark if num_running > 0 else 0
+
+    def _maximum(self, spec: SequenceSpec) -> int:
+        return self._ledger.blocks_for(spec.prompt_tokens + spec.max_tokens - 1)

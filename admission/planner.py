@@ -1,0 +1,176 @@
+"""Building one plan: grow, place, decode, prefill (the order and its reasons stand in ``scheduler``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from admission.events import Grow, PauseReason, Plan, Prefill, Start
+from admission.lifecycle import State
+from admission.limits import Limits
+from admission.memory import Memory
+from admission.presets import ChunkCap, Preset
+from admission.roster import Roster
+from admission.sequence import Sequence, holding_of, slot_of
+from admission.victims import Candidate
+
+
+class _Room(Enum):
+    """A block for a sequence that needs one: there, on its way back, or none (it was preempted itself)."""
+
+    FREE = auto()
+    RETURNING = auto()
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A plan, and the sequences whose last token it emits."""
+
+    plan: Plan
+    finals: tuple[Sequence, ...]
+
+
+class Planner:
+    """Decides plan after plan over a roster, under a preset. Keeps nothing between plans."""
+
+    def __init__(self, *, roster: Roster, memory: Memory, preset: Preset) -> None:
+        self._roster = roster
+        self._memory = memory
+        self._preset = preset
+
+    def build(self, limits: Limits) -> Built | None:
+        """The next plan; None when there is nothing to do."""
+        roster = self._roster
+        grows = self._grow()
+        starts = self._place(limits.max_slots)
+        decode = roster.batch.decode()
+        finals = roster.batch.take_final(roster.next_step)
+        for sequence in finals:
+            roster.finish_decode(sequence)
+        prefill = self._prefill(limits, num_decoding=len(decode), finals=finals)
+        frees = roster.slots.take_frees()
+        if not (frees or starts or prefill or decode):
+            return None
+        plan = Plan(step=roster.next_step, frees=frees, starts=starts, grows=grows, prefill=prefill, decode=decode)
+        roster.next_step += 1
+        return Built(plan=plan, finals=tuple(finals))
+
+    def _grow(self) -> tuple[Grow, ...]:
+        """One more block for each sequence that needs it, the best first; preempt or stall where there is none."""
+        roster = self._roster
+        needing = [*roster.batch.stalled, *roster.batch.take_growing(roster.next_step)]
+        needing.sort(key=_seniority)
+        grows: list[Grow] = []
+        owed = 0
+        for sequence in needing:
+            if sequence.state is State.PAUSED:
+                continue  # it gave way to a better one
+            room = self._make_room(sequence, owed)
+            if room is _Room.FREE:
+                grows.append(self._grow_one(sequence))
+            elif room is _Room.RETURNING:
+                owed += 1
+                if sequence.state is State.DECODE:
+                    roster.stall(sequence)
+        return tuple(grows)
+
+    def _grow_one(self, sequence: Sequence) -> Grow:
+        block = self._roster.ledger.grow(holding_of(sequence))
+        if sequence.state is State.STALLED:
+            self._roster.resume_stalled(sequence)
+        else:
+            self._roster.batch.note_growth(sequence)
+        return Grow(slot=slot_of(sequence), blocks=(block,))
+
+    def _make_room(self, sequence: Sequence, owed: int) -> _Room:
+        """Find a block for it, by preemption if need be. ``owed`` of those that return belong to better ones."""
+        ledger = self._roster.ledger
+        holding = holding_of(sequence)
+        while not ledger.can_grow(holding):
+            if ledger.returning > owed:
+                return _Room.RETURNING
+            victim = self._kv_victim(sequence)
+            self._roster.pause(victim, PauseReason.KV)
+            if victim is sequence:
+                return _Room.NONE
+        return _Room.FREE
+
+    def _kv_victim(self, needing: Sequence) -> Sequence:
+        """The preset's choice; never the oldest of the best class, nor one that has used up its pauses.
+
+        When nobody else is left it is the one that needs the block: those that may not be touched have all the memory
+        that they will ever need, so they run to their end.
+        """
+        roster = self._roster
+        running = list(roster.batch)
+        oldest = min(running, key=_seniority)
+        candidates = [
+            Candidate(
+                sequence_id=sequence.spec.sequence_id,
+                rank=sequence.spec.rank,
+                number=sequence.number,
+                computed_tokens=sequence.computed_by(roster.next_step),
+            )
+            for sequence in running
+            if sequence is not oldest and not self._memory.used_up_pauses(sequence)
+        ]
+        chosen = roster.get(self._preset.kv_victim(candidates).sequence_id) if candidates else None
+        return chosen or needing
+
+    def _place(self, max_slots: int) -> tuple[Start, ...]:
+        """Start claimed sequences from the head, until a slot or memory is missing."""
+        roster = self._roster
+        starts: list[Start] = []
+        while roster.claimed and roster.slots.in_use < max_slots:
+            sequence = roster.claimed[0]
+            if sequence.slot is not None:
+                break  # claimed again while a plan in flight still names it
+            holding = self._memory.open(sequence, num_running=roster.slots.in_use)
+            if holding is None:
+                break
+            slot = roster.start(sequence, holding)
+            starts.append(
+                Start(
+                    slot=slot,
+                    sequence_id=sequence.spec.sequence_id,
+                    blocks=tuple(holding.blocks),
+                    computed_tokens=sequence.prefilled,
+                )
+            )
+        return tuple(starts)
+
+    def _prefill(self, limits: Limits, *, num_decoding: int, finals: list[Sequence]) -> tuple[Prefill, ...]:
+        """Share what the decodes leave of the budget, first started first served. Adds to ``finals``."""
+        batch = self._roster.batch
+        if not batch.prefilling:
+            return ()
+        alone = num_decoding == 0 and len(batch) == 1
+        cap = None if alone and self._preset.chunk_cap is ChunkCap.UNLESS_ALONE else limits.prefill_chunk
+        left = None if limits.token_budget is None else limits.token_budget - num_decoding
+        spans: list[Prefill] = []
+        for sequence in list(batch.prefilling):
+            if left == 0:
+                break
+            length = min(bound for bound in (sequence.prefill_left, cap, left) if bound is not None)
+            spans.append(self._prefill_chunk(sequence, length))
+            if sequence.state is State.FINISHING:
+                finals.append(sequence)
+            if left is not None:
+                left -= length
+        return tuple(spans)
+
+    def _prefill_chunk(self, sequence: Sequence, length: int) -> Prefill:
+        start = sequence.prefilled
+        sequence.prefilled += length
+        sequence.prefill_left -= length
+        sequence.last_plan = self._roster.next_step
+        emits = sequence.prefill_left == 0
+        if emits:
+            self._roster.prefilled(sequence)
+        return Prefill(slot=slot_of(sequence), start=start, length=length, emits=emits)
+
+
+def _seniority(sequence: Sequence) -> tuple[int, int, int]:
+    """The best class first, in it who arrived first."""
+    return (sequence.spec.rank, sequence.spec.arrival_us, sequence.number)

@@ -1,0 +1,177 @@
+"""Every sequence of one scheduler, and the acts that change its state: claim, start, pause, end.
+
+The roster keeps the pieces consistent (record, claimed list, batch, slots, ledger, deadlines) and decides nothing. What
+the outside must be told goes to an outbox.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from admission.batch import Batch
+from admission.calendar import Deadlines
+from admission.events import Ended, EndReason, Paused, PauseReason, SequenceSpec
+from admission.ledger import Holding, Ledger
+from admission.lifecycle import State
+from admission.order import WaitingOrder
+from admission.presets import Progress
+from admission.sequence import Sequence
+from admission.slots import Slots
+
+
+class Outbox:
+    """What the outside must be told with the next step: each sequence that ended, each pause that it does not know."""
+
+    def __init__(self) -> None:
+        self._ended: list[Ended] = []
+        self._paused: list[Paused] = []
+
+    def ended(self, spec: SequenceSpec, reason: EndReason) -> None:
+        """An end makes a pause that was not told yet pointless."""
+        self._ended.append(Ended(sequence_id=spec.sequence_id, reason=reason))
+        if self._paused:
+            self._paused = [paused for paused in self._paused if paused.sequence_id != spec.sequence_id]
+
+    def paused(self, spec: SequenceSpec, reason: PauseReason) -> None:
+        self._paused.append(Paused(sequence_id=spec.sequence_id, reason=reason))
+
+    def take_ended(self) -> tuple[Ended, ...]:
+        ended, self._ended = tuple(self._ended), []
+        return ended
+
+    def take_paused(self) -> tuple[Paused, ...]:
+        paused, self._paused = tuple(self._paused), []
+        return paused
+
+
+class Roster:
+    """``next_step`` names the plan that is built next; plans before it are on their way or done."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        outbox: Outbox,
+        waiting_order: WaitingOrder,
+        progress: Progress,
+        first_step: int,
+        first_number: int,
+    ) -> None:
+        self.ledger = ledger
+        self.next_step = first_step
+        self.next_number = first_number
+        self.batch = Batch(block_size=ledger.block_size)
+        self.slots = Slots(ledger=ledger, reported=first_step - 1)
+        self.deadlines = Deadlines()
+        self.claimed: list[Sequence] = []
+        self._order = waiting_order
+        self._progress = progress
+        self._sequences: dict[str, Sequence] = {}
+        self._outbox = outbox
+
+    def get(self, sequence_id: str) -> Sequence | None:
+        """A sequence that has not ended."""
+        return self._sequences.get(sequence_id)
+
+    def all(self) -> list[Sequence]:
+        """Every sequence that has not ended, in the order in which they came."""
+        return list(self._sequences.values())
+
+    def claim(self, spec: SequenceSpec) -> None:
+        """The store handed this over. One of ours that is paused comes back; one that we have is left alone."""
+        sequence = self._sequences.get(spec.sequence_id)
+        if sequence is None:
+            sequence = Sequence.from_spec(spec, number=self.next_number)
+            self._sequences[spec.sequence_id] = sequence
+            self.deadlines.add(sequence)
+        elif sequence.state is State.PAUSED:
+            sequence.to(State.CLAIMED)
+            sequence.number = self.next_number
+            sequence.announce = None
+        else:
+            return
+        self.next_number += 1
+        insort(self.claimed, sequence, key=lambda claimed: self._order(claimed.spec))
+
+    def refuse(self, spec: SequenceSpec, reason: EndReason) -> None:
+        """End a sequence that is not taken in at all."""
+        self._outbox.ended(spec, reason)
+
+    def start(self, sequence: Sequence, holding: Holding) -> int:
+        """Give a claimed sequence its slot, in plan ``next_step``; the slot."""
+        if sequence.prefill_left > 0:
+            sequence.to(State.PREFILL)
+            self.batch.prefilling.append(sequence)
+            slot = self.slots.take(sequence, holding, step=self.next_step)
+        else:
+            sequence.to(State.DECODE)
+            slot = self.slots.take(sequence, holding, step=self.next_step)
+            self.batch.start_decode(sequence, self.next_step)
+        self.claimed.remove(sequence)
+        return slot
+
+    def prefilled(self, sequence: Sequence) -> None:
+        """Plan ``next_step`` computes its last chunk, which emits a token."""
+        sequence.emitted += 1
+        if sequence.emitted == sequence.spec.max_tokens:
+            sequence.to(State.FINISHING)
+        else:
+            sequence.to(State.DECODE)
+            self.batch.start_decode(sequence, self.next_step + 1)
+        self.batch.prefilling.remove(sequence)
+
+    def finish_decode(self, sequence: Sequence) -> None:
+        """Plan ``next_step`` emits its last token."""
+        sequence.to(State.FINISHING)
+        self.batch.stop_decode(sequence, self.next_step + 1)
+
+    def stall(self, sequence: Sequence) -> None:
+        """It cannot be in plan ``next_step`` for want of a block that is on its way back."""
+        sequence.to(State.STALLED)
+        self.batch.stop_decode(sequence, self.next_step)
+        self.batch.stalled.append(sequence)
+
+    def resume_stalled(self, sequence: Sequence) -> None:
+        sequence.to(State.DECODE)
+        self.batch.stalled.remove(sequence)
+        self.batch.start_decode(sequence, self.next_step)
+
+    def pause(self, sequence: Sequence, announce: PauseReason | None) -> None:
+        """Preempt. ``announce`` tells the store why, once slot and blocks are back; None: the store knows."""
+        old = sequence.to(State.PAUSED)
+        sequence.pauses += 1
+        sequence.announce = announce
+        self._take_out(sequence, old)
+        if self._progress is Progress.RECOMPUTE:
+            sequence.prefilled = 0
+            sequence.prefill_left = sequence.known_tokens
+        self._leave_slot(sequence)
+
+    def end(self, sequence: Sequence, reason: EndReason) -> None:
+        """Let it go, once and for all."""
+        old = sequence.to(State.ENDED)
+        self._take_out(sequence, old)
+        self.deadlines.remove(sequence)
+        del self._sequences[sequence.spec.sequence_id]
+        self._outbox.ended(sequence.spec, reason)
+        self._leave_slot(sequence)
+
+    def report(self, step: int) -> None:
+        """Plan ``step`` is reported: what drained until then gives its slot and blocks back."""
+        for sequence in self.slots.report(step):
+            self._announce(sequence)
+
+    def _take_out(self, sequence: Sequence, old: State) -> None:
+        if old is State.CLAIMED:
+            self.claimed.remove(sequence)
+        else:
+            self.batch.remove(sequence, old, self.next_step)
+
+    def _leave_slot(self, sequence: Sequence) -> None:
+        for left in self.slots.leave(sequence):
+            self._announce(left)
+
+    def _announce(self, sequence: Sequence) -> None:
+        if sequence.state is State.PAUSED and sequence.announce is not None:
+            self._outbox.paused(sequence.spec, sequence.announce)
+            sequence.announce = None

@@ -1,0 +1,264 @@
+"""The scheduler of one worker: events in, one plan out, nothing else.
+
+``step(events, now)`` takes in what happened and then decides the next iteration. It owns every sequence from the claim
+to its end (``Sequence``, by the table in ``lifecycle``), the KV ledger, and the plans in flight.
+
+One plan, in this order:
+
+1. **Grow.** Decoding sequences whose next token needs one more KV block get it, best class and oldest first. When none
+   is left, the preset chooses a victim; while the victim's blocks are named by a plan in flight the sequence stalls.
+2. **Place.** Claimed sequences start while slots and memory allow, in the preset's waiting order. The head is not
+   passed over.
+3. **Decode.** Every sequence whose prefill is done emits one token.
+4. **Prefill.** The rest of the budget goes to chunks, in the order in which sequences started. The last chunk emits
+   the first token.
+
+Plans run ahead of reports by up to ``max_in_flight``. Output lengths are known but for an early stop, so the scheduler
+advances every sequence when it *plans*, and never plans past ``max_tokens``. What ended or was preempted is in no later
+plan; its slot and blocks return with the report of the last plan that names it. Tokens of a preempted sequence in plans
+that were in flight are valid output.
+
+Invariants (tested with generated events): no plan exceeds slots, budget, chunk or pool · the ledger balances · every
+sequence ends exactly once · equal events give equal plans · the oldest sequence of the best running class is not
+displaced for memory by another that has not used up its pauses, so some sequence always advances.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+from admission.events import (
+    Cancelled,
+    Claimed,
+    EndReason,
+    Event,
+    Exchanged,
+    LimitsChanged,
+    PauseReason,
+    Plan,
+    Reported,
+    SequenceSpec,
+    Step,
+    Want,
+    Weakest,
+    WorkerLost,
+)
+from admission.ledger import Ledger
+from admission.lifecycle import State
+from admission.limits import Limits
+from admission.memory import Memory
+from admission.planner import Planner
+from admission.presets import Preset, Progress, SlotPreemption
+from admission.roster import Outbox, Roster
+from admission.sequence import Sequence
+from admission.victims import slot_victim_key
+
+
+class ReportError(Exception):
+    """The worker said something that cannot be: treat the worker as lost. The scheduler has changed nothing."""
+
+
+class UnexpectedReport(ReportError):
+    """A report that does not answer the oldest plan in flight, or names a slot that this plan does not."""
+
+
+class LedgerMismatch(ReportError):
+    """The worker holds another number of KV blocks than the ledger gave it, as of that plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InFlight:
+    """A plan on the worker: whose last token it emits, and how many blocks are in use once it is applied."""
+
+    step: int
+    finals: tuple[Sequence, ...]
+    live_blocks: int
+
+
+class Scheduler:
+    """See the module. ``progress`` is what the worker behind can do for a preempted sequence.
+
+    Raises ``ValueError`` for limits that cannot work. A ``Reported`` that is not due raises ``ReportError``.
+    """
+
+    def __init__(self, limits: Limits, preset: Preset, *, progress: Progress = Progress.RECOMPUTE) -> None:
+        check_limits(limits)
+        self._limits = limits
+        self._preset = preset
+        self._progress = progress
+        self._outbox = Outbox()
+        self._in_flight: deque[_InFlight] = deque()
+        self._build(first_step=0, first_number=0)
+
+    def _build(self, *, first_step: int, first_number: int) -> None:
+        """Start with an empty worker. Steps and numbers go on, so that nothing old is taken for new."""
+        self._ledger = Ledger(num_blocks=self._limits.kv_blocks, block_size=self._limits.block_size)
+        self._memory = Memory(ledger=self._ledger, preset=self._preset)
+        self._roster = Roster(
+            ledger=self._ledger,
+            outbox=self._outbox,
+            waiting_order=self._preset.waiting_order,
+            progress=self._progress,
+            first_step=first_step,
+            first_number=first_number,
+        )
+        self._planner = Planner(roster=self._roster, memory=self._memory, preset=self._preset)
+
+    @property
+    def slots_in_use(self) -> int:
+        """Slots that are held, those included that come back with a report."""
+        return self._roster.slots.in_use
+
+    @property
+    def kv_blocks_in_use(self) -> int:
+        return self._ledger.in_use
+
+    def running_ids(self) -> tuple[str, ...]:
+        """The running batch, in the order in which its sequences started."""
+        return tuple(sequence.spec.sequence_id for sequence in self._roster.batch)
+
+    def check(self) -> None:
+        """Raise ``LedgerError`` unless every block is accounted for. Costs a pass over the pool: call it when idle."""
+        self._ledger.check(self._roster.slots.holdings())
+
+    def step(self, events: Many[Event], now: int) -> Step:
+        """Take in all events, then plan. ``now`` is in microseconds and never goes back."""
+        for event in events:
+            self.take(event, now)
+        for sequence in self._roster.deadlines.expired(now):
+            self._roster.end(sequence, EndReason.DEADLINE)
+        plan = self._plan()
+        return Step(
+            plan=plan,
+            want=self.want(),
+            wake_at=self._roster.deadlines.next_due(),
+            ended=self._outbox.take_ended(),
+            paused=self._outbox.take_paused(),
+        )
+
+    def take(self, event: Event, now: int) -> None:  # noqa: ARG002 - part of the contract; expiry is looked at in step
+        """Take in one event without planning."""
+        match event:
+            case Reported():
+                self._on_reported(event)
+            case Claimed(sequence=spec):
+                self._on_claimed(spec)
+            case Cancelled(sequence_id=sequence_id):
+                sequence = self._roster.get(sequence_id)
+                if sequence is not None:
+                    self._roster.end(sequence, EndReason.CANCELLED)
+            case Exchanged(sequence=spec, victim_id=victim_id):
+                self._on_exchanged(spec, victim_id)
+            case WorkerLost():
+                self._on_worker_lost()
+            case LimitsChanged(limits=limits):
+                self._on_limits_changed(limits)
+
+    def want(self) -> Want:
+        """What this scheduler would take from the store now.
+
+        Slots that come back with the plans in flight count as free: what is claimed for them is here in time.
+        """
+        roster = self._roster
+        slots = max(0, self._limits.max_slots - len(roster.batch) - len(roster.claimed))
+        if slots == 0:
+            return Want(slots=0, kv_tokens=0, weakest=self._weakest())
+        kv_tokens = self._memory.room_tokens(roster.claimed, num_running=roster.slots.in_use)
+        return Want(slots=0 if kv_tokens == 0 else slots, kv_tokens=kv_tokens)
+
+    def _weakest(self) -> Weakest | None:
+        """What gives its slot to a better newcomer: the lowest class, in it the most remaining work."""
+        if self._preset.slot_preemption is SlotPreemption.NEVER:
+            return None
+        batch, step = self._roster.batch, self._roster.next_step
+        decoding = next((s for s in batch.most_work() if not self._memory.used_up_pauses(s)), None)
+        others = [*batch.prefilling, *batch.stalled, *self._roster.claimed]
+        candidates = [s for s in others if not self._memory.used_up_pauses(s)]
+        if decoding is not None:
+            candidates.append(decoding)
+        if not candidates:
+            return None
+        victim = max(candidates, key=lambda s: slot_victim_key(s.spec.rank, s.remaining_by(step), s.number))
+        return Weakest(sequence_id=victim.spec.sequence_id, rank=victim.spec.rank, score=victim.spec.score)
+
+    def _plan(self) -> Plan | None:
+        if len(self._in_flight) >= self._limits.max_in_flight:
+            return None
+        built = self._planner.build(self._limits)
+        if built is None:
+            return None
+        self._in_flight.append(_InFlight(step=built.plan.step, finals=built.finals, live_blocks=self._ledger.in_use))
+        return built.plan
+
+    def _on_claimed(self, spec: SequenceSpec) -> None:
+        if spec.emitted_tokens >= spec.max_tokens:
+            self._roster.refuse(spec, EndReason.LENGTH)
+        elif spec.prompt_tokens < 1 or not self._memory.fits_ever(spec):
+            self._roster.refuse(spec, EndReason.FAILED)
+        else:
+            self._roster.claim(spec)
+
+    def _on_exchanged(self, spec: SequenceSpec, victim_id: str) -> None:
+        """A victim that has ended, or is about to, keeps its course: the exchange crossed it."""
+        victim = self._roster.get(victim_id)
+        if victim is not None and victim.state is State.PAUSED:
+            victim.announce = None
+        elif victim is not None and victim.state is not State.FINISHING:
+            self._roster.pause(victim, announce=None)
+        self._on_claimed(spec)
+
+    def _on_reported(self, report: Reported) -> None:
+        flight = self._check_report(report)
+        self._in_flight.popleft()
+        for finished in report.finished:
+            sequence = self._roster.slots.holder(finished.slot)
+            if sequence is not None and sequence.state is not State.ENDED:
+                self._roster.end(sequence, EndReason(finished.reason.value))
+        for sequence in flight.finals:
+            if sequence.state is State.FINISHING:
+                self._roster.end(sequence, EndReason.LENGTH)
+        self._roster.report(report.step)
+
+    def _check_report(self, report: Reported) -> _InFlight:
+        if not self._in_flight or self._in_flight[0].step != report.step:
+            raise UnexpectedReport(f"plan {report.step} is not the oldest in flight")
+        flight = self._in_flight[0]
+        for finished in report.finished:
+            holder = self._roster.slots.holder(finished.slot)
+            if holder is None or holder.first_plan > report.step:
+                raise UnexpectedReport(f"plan {report.step} does not name slot {finished.slot}")
+        if report.live_blocks is not None and report.live_blocks != flight.live_blocks:
+            raise LedgerMismatch(
+                f"after plan {report.step} the worker holds {report.live_blocks} KV blocks, not {flight.live_blocks}"
+            )
+        return flight
+
+    def _on_worker_lost(self) -> None:
+        for sequence in self._roster.all():
+            self._roster.end(sequence, EndReason.WORKER_LOST)
+        self._in_flight.clear()
+        self._build(first_step=self._roster.next_step, first_number=self._roster.next_number)
+
+    def _on_limits_changed(self, limits: Limits) -> None:
+        """Fewer slots pause the newest sequences at once: a plan never holds more than the limits in force."""
+        check_limits(limits)
+        if (limits.kv_blocks, limits.block_size) != (self._limits.kv_blocks, self._limits.block_size):
+            raise ValueError("the KV pool belongs to the worker and cannot change while it runs")
+        self._limits = limits
+        for sequence in list(self._roster.batch)[limits.max_slots :]:
+            self._roster.pause(sequence, announce=PauseReason.SLOT)
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise ``ValueError`` for limits under which nothing, or not every decoding sequence, could run."""
+    for name in ("max_slots", "block_size", "max_in_flight"):
+        if getattr(limits, name) < 1:
+            raise ValueError(f"{name} must be at least 1")
+    for name in ("token_budget", "prefill_chunk", "kv_blocks"):
+        value = getattr(limits, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1")
+    if limits.token_budget is not None and limits.token_budget < limits.max_slots:
+        raise ValueError("token_budget must be at least max_slots: every slot decodes in every iteration")

@@ -1,0 +1,39 @@
+"""What every handler is given: the machinery, the metrics, the bounds, the tokenizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.dispatch import Dispatcher
+from gateway.errors import Reason, Refused
+from gateway.http_settings import HttpSettings
+from gateway.metrics import Metrics
+from gateway.schema import shorten
+from gateway.tokenizer_pool import TokenizerPool
+from workers.wire import ModelCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """``started_at`` is a Unix time in seconds."""
+
+    dispatcher: Dispatcher
+    metrics: Metrics
+    settings: HttpSettings
+    tokenizers: TokenizerPool
+    started_at: int
+
+    def model(self, name: str) -> ModelCard:
+        """The card of a model. Raises ``Refused``: 404 when others are served, 503 when nothing is."""
+        cards = self.dispatcher.models()
+        for card in cards:
+            if card.name == name:
+                return card
+        if not cards:
+            raise Refused(Reason.NO_WORKER, "No worker serves any model now.")
+        raise Refused(Reason.UNKNOWN_MODEL, f"The model '{shorten(name)}' does not exist.", param="model")
+
+
+API = web.AppKey("api", Api)

@@ -1,0 +1,178 @@
+"""The machinery of one gateway, put together: everything behind the HTTP side, and the order in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+import redis.asyncio
+import structlog
+
+from admission.classes import DEFAULT_CLASSES
+from admission.limits import Limits
+from admission.presets import Preset
+from admission.queue import QueueBounds, StoreUnavailable
+from admission.scheduler import Scheduler
+from gateway.clock import Clock, monotonic_us
+from gateway.cluster_view import ClusterView
+from gateway.directory import Directory
+from gateway.driver import DriverParts
+from gateway.driver_set import DriverSet
+from gateway.errors import Reason
+from gateway.heartbeat import Heartbeat
+from gateway.holdings import Holdings, HoldingsParts
+from gateway.links import PROGRESS_TIMEOUT_S
+from gateway.machinery import Machinery, MachineryParts
+from gateway.metrics import Metrics
+from gateway.origin_link import UNREACHABLE_S
+from gateway.queues import Queues
+from gateway.relay import Relay
+from gateway.store_acts import StoreActs
+from gateway.streams import Streams
+from gateway.tasks import run_beside
+from gateway.throughput import Throughput
+from workers.wire import Hello
+
+MAX_IN_FLIGHT = 2
+"""Plans on a worker at once: the second hides the gateway's own time, a third would only delay what it decides."""
+
+CUT_S = 2.0
+"""After the drain time: for typed ends to leave, and for the store and other gateways to be told."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssemblyOptions:
+    """What one gateway is told. ``max_slots`` and ``kv_blocks`` cap what a worker has (None: all of it)."""
+
+    gateway_id: str
+    relay_address: str
+    workers: tuple[str, ...]
+    preset: Preset
+    bounds: QueueBounds
+    secret: bytes = b""
+    token_budget: int | None = 256
+    prefill_chunk: int | None = 128
+    max_slots: int | None = None
+    kv_blocks: int | None = None
+    max_in_flight: int = MAX_IN_FLIGHT
+    progress_timeout_s: float = PROGRESS_TIMEOUT_S
+    unreachable_s: float = UNREACHABLE_S
+
+
+class Assembly:
+    """``start`` listens, ``run`` works until cancelled, ``drain`` ends the work; then ``run`` may be cancelled."""
+
+    def __init__(
+        self,
+        options: AssemblyOptions,
+        *,
+        client: redis.asyncio.Redis,
+        metrics: Metrics,
+        clock: Clock = monotonic_us,
+    ) -> None:
+        self._options = options
+        self.drivers = DriverSet()
+        self.view = ClusterView(clock=clock)
+        self.queues = Queues(client, bounds=options.bounds)
+        self.directory = Directory(client, gateway_id=options.gateway_id)
+        throughput = Throughput(clock=clock)
+        self.streams = Streams(clock=clock, metrics=metrics, throughput=throughput)
+        self.acts = StoreActs(metrics=metrics)
+        self.relay = Relay(
+            gateway_id=options.gateway_id,
+            secret=options.secret,
+            streams=self.streams,
+            drivers=self.drivers,
+            directory=self.directory,
+            clock=clock,
+            unreachable_s=options.unreachable_s,
+        )
+        self.heartbeat = Heartbeat(
+            relay=self.relay,
+            directory=self.directory,
+            queues=self.queues,
+            streams=self.streams,
+            view=self.view,
+            metrics=metrics,
+        )
+        self.holdings = Holdings(
+            options.workers,
+            gateway_id=options.gateway_id,
+            secret=options.secret,
+            progress_timeout_s=options.progress_timeout_s,
+            parts=HoldingsParts(
+                directory=self.directory,
+                queues=self.queues,
+                drivers=self.drivers,
+                view=self.view,
+                driver_parts=DriverParts(relay=self.relay, acts=self.acts, metrics=metrics, clock=clock),
+                schedule=self._schedule,
+            ),
+        )
+        self.machinery = Machinery(
+            MachineryParts(
+                queues=self.queues,
+                streams=self.streams,
+                relay=self.relay,
+                acts=self.acts,
+                view=self.view,
+                directory=self.directory,
+                throughput=throughput,
+                classes={cls.name: cls for cls in DEFAULT_CLASSES},
+            )
+        )
+
+    async def start(self) -> None:
+        """Listen for other gateways. Raises ``OSError``."""
+        await self.relay.start(self._options.relay_address)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            await run_beside(self.relay.run(), self.acts.run(), self.heartbeat.run(), self.holdings.run())
+        finally:
+            await self.queues.aclose()
+
+    async def drain(self, drain_s: float) -> None:
+        """Refuse what is new, let the rest end within ``drain_s``, and cut what has not ended then."""
+        self.machinery.drain()
+        try:
+            async with asyncio.timeout(drain_s):
+                await self.streams.all_ended()
+                self.holdings.stop()
+                await self.holdings.all_ended()
+        except TimeoutError:
+            _log.warning("drain time is over", streams=len(self.streams))
+        for stream in self.streams.all_open():
+            self.streams.cut(stream, Reason.DRAINING, "This gateway shut down before the answer was complete.")
+        self.holdings.hand_over()
+        await _within(CUT_S, self.holdings.all_ended())
+        await _within(CUT_S, self.acts.drained())
+        with contextlib.suppress(StoreUnavailable):  # then its entry in the directory runs out
+            await self.directory.withdraw()
+
+    def _schedule(self, hello: Hello) -> tuple[Scheduler, Limits]:
+        options = self._options
+        limits = Limits(
+            max_slots=_least(hello.max_slots, options.max_slots),
+            token_budget=options.token_budget,
+            prefill_chunk=options.prefill_chunk,
+            kv_blocks=_least(hello.kv_blocks, options.kv_blocks),
+            block_size=hello.block_size,
+            max_in_flight=options.max_in_flight,
+        )
+        return Scheduler(limits, options.preset), limits
+
+
+def _least(has: int, cap: int | None) -> int:
+    return has if cap is None else min(has, cap)
+
+
+async def _within(timeout_s: float, waiting: Awaitable[None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await waiting

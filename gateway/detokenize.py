@@ -1,0 +1,149 @@
+"""Tokens to text, one at a time: any split of the output gives the same text as the whole.
+
+Two ways. A byte-level vocabulary (GPT-2's and its heirs') is a table of bytes per id, and an incremental UTF-8 decoder
+puts characters together that are split over tokens. Any other vocabulary goes through the tokenizer's own decoder,
+which is given a window of tokens, since it may treat a token by its neighbours (leading spaces, byte fallback).
+
+Special tokens make no text. Of the prompt nothing is shown: a character that the prompt's last tokens began, and the
+output completes, belongs to the prompt.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_CONTEXT_TOKENS = 6
+"""How much of the prompt's end a decoder sees before the first output token."""
+_MOST_PENDING_TOKENS = 64
+"""A character takes four tokens at most; what is still invalid after this many is shown as it is."""
+
+
+class Detokenizer(Protocol):
+    """The text of one output sequence."""
+
+    def feed(self, token_id: int) -> str:
+        """The text that is complete with this token."""
+        ...
+
+    def flush(self) -> str:
+        """The text still held back, when no more tokens come. A cut character becomes U+FFFD."""
+        ...
+
+
+class ByteDetokenizer:
+    """For byte-level vocabularies. ``table`` has the bytes of each id, empty for special tokens."""
+
+    def __init__(self, table: Sequence[bytes], prompt_ids: Sequence[int]) -> None:
+        self._table = table
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._prompt_rest = _missing_bytes(b"".join(_lookup(table, token_id) for token_id in prompt_ids[-4:]))
+
+    def feed(self, token_id: int) -> str:
+        data = _lookup(self._table, token_id)
+        if self._prompt_rest and data:
+            data = self._skip_prompt_rest(data)
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+    def _skip_prompt_rest(self, data: bytes) -> bytes:
+        """Drop the continuation bytes that complete the prompt's last character."""
+        start = 0
+        while start < min(self._prompt_rest, len(data)) and data[start] & 0xC0 == 0x80:
+            start += 1
+        self._prompt_rest = self._prompt_rest - start if start == len(data) else 0
+        return data[start:]
+
+
+class WindowDetokenizer:
+    """For every other vocabulary: decode the pending tokens behind those shown last, and take what is new.
+
+    Windows are cut only where text was shown, that is between whole characters. The first one begins with the end of
+    the prompt, so that a decoder which drops the first space of a text does not drop the one after the prompt; when
+    the prompt ends inside a character it is left out, and what is left of that character shows as U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special_ids: frozenset[int], prompt_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._special_ids = special_ids
+        self._context = list(prompt_ids[-_CONTEXT_TOKENS:])
+        self._context_text = self._decode(self._context)
+        if _REPLACEMENT in self._context_text:
+            self._context, self._context_text = [], ""
+        self._pending: list[int] = []
+
+    def feed(self, token_id: int) -> str:
+        if token_id in self._special_ids:
+            return ""
+        self._pending.append(token_id)
+        new = self._new_text()
+        if new.endswith(_REPLACEMENT) and len(self._pending) < _MOST_PENDING_TOKENS:
+            return ""
+        return self._show(new)
+
+    def flush(self) -> str:
+        return self._show(self._new_text())
+
+    def _new_text(self) -> str:
+        text = self._decode(self._context + self._pending)
+        if text.startswith(self._context_text):
+            return text[len(self._context_text) :]
+        return self._decode(self._pending)
+
+    def _show(self, new: str) -> str:
+        if new:
+            self._context, self._pending = self._pending, []
+            self._context_text = self._decode(self._context)
+        return new
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def _lookup(table: Sequence[bytes], token_id: int) -> bytes:
+    """Models pad their vocabulary: ids past the tokenizer's have no text."""
+    return table[token_id] if token_id < len(table) else b""
+
+
+def _missing_bytes(tail: bytes) -> int:
+    """How many bytes the last character of ``tail`` still needs, 0 when it is whole or invalid."""
+    for back in range(1, min(3, len(tail)) + 1):
+        byte = tail[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 4 if byte & 0xF8 == 0xF0 else 3 if byte & 0xF0 == 0xE0 else 2 if byte & 0xE0 == 0xC0 else 1
+        return max(0, length - back)
+    return 0
+
+
+def byte_table(tokenizer: Tokenizer, special_ids: frozenset[int]) -> tuple[bytes, ...]:
+    """The bytes of every id of a byte-level vocabulary."""
+    table = [b""] * (max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
+    for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
+        if token_id not in special_ids:
+            table[token_id] = _token_bytes(token)
+    return tuple(table)
+
+
+def _token_bytes(token: str) -> bytes:
+    """The bytes that a byte-level token writes as characters; a token not written so (an added one) is text."""
+    try:
+        return bytes(_BYTE_OF_CHAR[char] for char in token)
+    except KeyError:
+        return token.encode()
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others for the characters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()

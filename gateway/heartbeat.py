@@ -1,0 +1,92 @@
+"""What a gateway does every moment, requests or none: be seen, see the others, look after the queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from admission.queue import StoreUnavailable
+from gateway.cluster_view import ClusterView
+from gateway.directory import Directory
+from gateway.errors import Reason
+from gateway.metrics import Metrics
+from gateway.queues import Queues
+from gateway.relay import Relay
+from gateway.streams import Streams
+from gateway.tasks import run_beside
+
+BEAT_S = 1.0
+SAMPLE_S = 0.25
+
+NO_WORKER_GRACE_US = 30_000_000
+"""How long accepted requests wait for a model that nobody serves any more: a worker that restarts is back by then."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Heartbeat:
+    """``run`` beats until cancelled. A store that does not answer stops nothing here."""
+
+    def __init__(
+        self,
+        *,
+        relay: Relay,
+        directory: Directory,
+        queues: Queues,
+        streams: Streams,
+        view: ClusterView,
+        metrics: Metrics,
+    ) -> None:
+        self._relay = relay
+        self._directory = directory
+        self._queues = queues
+        self._streams = streams
+        self._view = view
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        await run_beside(self._beat(), self._sample())
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._speak_to_store()
+            except StoreUnavailable as error:
+                self._reached(error)
+            else:
+                self._reached(None)
+            self._give_up_unserved()
+            await asyncio.sleep(BEAT_S)
+
+    async def _speak_to_store(self) -> None:
+        await self._directory.announce(self._relay.address)
+        self._view.list_models(await self._directory.models())
+        for card in self._view.cards():
+            for driver_id in await self._queues.of(card.name).reap():
+                _log.warning("silent driver forgotten", driver=driver_id, model=card.name)
+
+    async def _sample(self) -> None:
+        """The gauge keeps its last value while the store is away: nothing better is known."""
+        while True:
+            try:
+                stats = [await queue.stats() for queue in self._queues.all()]
+            except StoreUnavailable as error:
+                self._reached(error)
+            else:
+                self._metrics.queue_requests.set(sum([stat.requests for stat in stats]))
+            await asyncio.sleep(SAMPLE_S)
+
+    def _reached(self, error: StoreUnavailable | None) -> None:
+        reachable = error is None
+        if reachable != self._view.store_reachable:
+            self._view.store_reachable = reachable
+            if reachable:
+                _log.info("store reachable")
+            else:
+                _log.error("store unreachable", error=str(error))
+
+    def _give_up_unserved(self) -> None:
+        for stream in self._streams.waiting():
+            if self._view.unserved_for_us(stream.model) > NO_WORKER_GRACE_US:
+                self._streams.cut(stream, Reason.NO_WORKER, f"No worker serves {stream.model} any more.")

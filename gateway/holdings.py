@@ -1,0 +1,216 @@
+"""Which workers this gateway drives: leases taken, links dialled, drivers started, and again when one is lost.
+
+Each worker address has one task that tries, for ever, to take its lease, dial it, and drive it until it is lost. Every
+connection has a lease and an epoch of its own, above every epoch that the store or the worker has seen, so what a
+former driver still says is refused.
+
+A lease only says who should drive; it may run out unnoticed while Redis is away. The driver goes on then, and the
+worker itself refuses it once another gateway has come with a higher epoch. When the lease turns out to be held by
+another, the driver claims nothing more and ends with what it runs.
+
+Gateways share workers by patience: who holds more waits longer before it takes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from admission.limits import Limits
+from admission.queue import StoreUnavailable
+from admission.redis_queue import RedisQueue
+from admission.scheduler import Scheduler
+from gateway.backoff import Backoff
+from gateway.cluster_view import ClusterView
+from gateway.directory import Directory
+from gateway.driver import Driver, DriverParts
+from gateway.driver_set import DriverSet
+from gateway.frames import LinkLost
+from gateway.links import PROGRESS_TIMEOUT_S, WorkerLink
+from gateway.queues import Queues
+from gateway.tasks import run_beside
+from workers.wire import Hello, TokenizerFiles
+
+POLL_S = 1.0
+"""How often to ask for a worker that another gateway holds."""
+
+PATIENCE_S = 0.25
+MOST_PATIENCE_S = 1.0
+"""Wait before taking another worker, per worker held, and at most: a gateway that holds fewer comes first."""
+
+RENEW_S = 1.0
+"""How often a lease, and the model's place in the directory, is renewed."""
+
+CLEAR_TIMEOUT_S = 3.0
+"""How long a lost driver's traces in the store may keep its worker from being driven again; the rest is reaped."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingsParts:
+    """What the holdings of a gateway work with. ``schedule`` makes the scheduler for a worker by its hello."""
+
+    directory: Directory
+    queues: Queues
+    drivers: DriverSet
+    view: ClusterView
+    driver_parts: DriverParts
+    schedule: Callable[[Hello], tuple[Scheduler, Limits]]
+
+
+class Holdings:
+    """The workers at ``addresses``, as far as this gateway holds them."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        gateway_id: str,
+        secret: bytes,
+        parts: HoldingsParts,
+        progress_timeout_s: float = PROGRESS_TIMEOUT_S,
+    ) -> None:
+        self._addresses = tuple(dict.fromkeys(addresses))
+        self._gateway_id = gateway_id
+        self._secret = secret
+        self._parts = parts
+        self._progress_timeout_s = progress_timeout_s
+        self._running: dict[str, Driver] = {}
+        self._is_stopping = False
+        self._num_driving = 0
+        self._none_driven = asyncio.Event()
+        self._none_driven.set()
+
+    async def run(self) -> None:
+        """Hold what can be held, until cancelled or stopped."""
+        async with asyncio.TaskGroup() as group:
+            for address in self._addresses:
+                group.create_task(self._hold(address), name=f"hold {address}")
+
+    def stop(self) -> None:
+        """Take no more workers; drivers finish what they run."""
+        self._is_stopping = True
+        for driver in self._running.values():
+            driver.stop()
+
+    def hand_over(self) -> None:
+        """As ``stop``, but what runs is given back for others to continue."""
+        self.stop()
+        for driver in self._running.values():
+            driver.hand_over()
+
+    async def all_ended(self) -> None:
+        """Wait until no worker is driven, or dialled, from here."""
+        await self._none_driven.wait()
+
+    async def _hold(self, address: str) -> None:
+        backoff = Backoff(first_s=0.2, most_s=5.0)
+        while not self._is_stopping:
+            await asyncio.sleep(min(len(self._running) * PATIENCE_S, MOST_PATIENCE_S))
+            try:
+                epoch = await self._parts.directory.take_worker(address)
+                if epoch is None:
+                    await asyncio.sleep(POLL_S)
+                    continue
+                await self._drive(address, epoch, backoff)
+            except LinkLost as lost:
+                _log.warning("worker lost", worker=address, reason=str(lost))
+            except StoreUnavailable as error:
+                _log.warning("worker not taken", worker=address, reason=str(error))
+            except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
+                _log.exception("driver failed", worker=address)
+            if not self._is_stopping:
+                await backoff.pause()
+
+    async def _drive(self, address: str, epoch: int, backoff: Backoff) -> None:
+        """Drive one worker over one connection, and give its lease back at the end of it."""
+        self._num_driving += 1
+        self._none_driven.clear()
+        try:
+            link = await WorkerLink.open(
+                address,
+                gateway_id=self._gateway_id,
+                secret=self._secret,
+                progress_timeout_s=self._progress_timeout_s,
+            )
+            try:
+                await self._drive_link(address, link, epoch)
+            finally:
+                await link.close()
+            backoff.reset()
+        finally:
+            await self._release(address)
+            self._num_driving -= 1
+            if self._num_driving == 0:
+                self._none_driven.set()
+
+    async def _drive_link(self, address: str, link: WorkerLink, epoch: int) -> None:
+        parts = self._parts
+        if link.hello.last_epoch >= epoch:
+            epoch = await self._higher_epoch(address, link.hello.last_epoch)
+        card = link.hello.card
+        files = await link.tokenizer_files()
+        await parts.directory.publish_model(card, files)
+        scheduler, limits = parts.schedule(link.hello)
+        queue = parts.queues.of(card.name)
+        driver_id = f"{self._gateway_id}/{address}"
+        await queue.forget_driver(driver_id)  # what an earlier process of this name left
+        if self._is_stopping:
+            return
+        link.welcome(epoch=epoch, max_in_flight=limits.max_in_flight)
+        driver = Driver(driver_id=driver_id, link=link, scheduler=scheduler, queue=queue, parts=parts.driver_parts)
+        _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
+        self._running[address] = driver
+        parts.drivers.add(driver_id, driver)
+        parts.view.driver_began(card)
+        try:
+            await run_beside(driver.run(), self._keep_lease(address, link, driver, files))
+        finally:
+            parts.view.driver_ended(card)
+            parts.drivers.remove(driver_id)
+            del self._running[address]
+            await self._clear(queue, driver_id)
+
+    async def _higher_epoch(self, address: str, last_epoch: int) -> int:
+        """The worker has seen more than the store remembers."""
+        await self._parts.directory.release_worker(address)
+        epoch = await self._parts.directory.take_worker(address, above_epoch=last_epoch)
+        if epoch is None:
+            raise LinkLost(f"{address} was taken by another gateway")
+        return epoch
+
+    async def _keep_lease(self, address: str, link: WorkerLink, driver: Driver, files: TokenizerFiles) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                if not await self._renew(address, link.epoch):
+                    _log.warning("lease lost to another gateway", worker=address)
+                    driver.stop()
+                    return
+                await self._parts.directory.publish_model(link.hello.card, files)
+            except StoreUnavailable:
+                continue  # the driver goes on: see the module
+
+    async def _renew(self, address: str, epoch: int) -> bool:
+        directory = self._parts.directory
+        return await directory.renew_worker(address) or (
+            await directory.take_worker(address, above_epoch=epoch) is not None
+        )
+
+    async def _clear(self, queue: RedisQueue, driver_id: str) -> None:
+        """Let the store know what became of the driver's sequences, then that it is gone."""
+        try:
+            async with asyncio.timeout(CLEAR_TIMEOUT_S):
+                await self._parts.driver_parts.acts.drained()
+                await queue.forget_driver(driver_id)
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("driver not cleared from the store", driver=driver_id, reason=str(error))
+
+    async def _release(self, address: str) -> None:
+        with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
+            await self._parts.directory.release_worker(address)

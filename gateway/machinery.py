@@ -1,0 +1,167 @@
+"""What stands behind the HTTP side: a request becomes a queued job and an open stream, or a reason why not.
+
+The order of a submission matters. The stream is opened before the offer, so that not even a driver that starts at once
+delivers into nothing. And whatever interrupts the offer (the client, a silent store), its outcome is unknown: the entry
+is withdrawn in the background, and what a driver makes of it meanwhile finds no stream and is cancelled there.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from admission.classes import PriorityClass
+from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
+from gateway.cluster_view import ClusterView
+from gateway.directory import Directory
+from gateway.dispatch import GenerationRequest, Readiness
+from gateway.errors import Reason, Refused
+from gateway.queues import Queues
+from gateway.relay import Relay
+from gateway.store_acts import StoreActs
+from gateway.streams import Stream, Streams
+from gateway.throughput import Throughput
+from workers.wire import Job, ModelCard, TokenizerFiles, encode
+
+SHORT_RETRY_S = 1.0
+"""When to try again after a refusal that another gateway may not repeat."""
+
+_FULL = {
+    Offered.QUEUE_FULL: (Reason.QUEUE_FULL, "The queue is full."),
+    Offered.QUEUE_TOKENS_FULL: (Reason.QUEUE_TOKENS_FULL, "The queue holds as many tokens as it may."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineryParts:
+    """What the machinery is put together from."""
+
+    queues: Queues
+    streams: Streams
+    relay: Relay
+    acts: StoreActs
+    view: ClusterView
+    directory: Directory
+    throughput: Throughput
+    classes: Mapping[str, PriorityClass]
+
+
+class Machinery:
+    """Implements ``gateway.dispatch.Dispatcher``."""
+
+    def __init__(self, parts: MachineryParts) -> None:
+        self._parts = parts
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Accept nothing more. What was accepted goes on."""
+        self._is_draining = True
+
+    async def submit(self, request: GenerationRequest) -> Stream:
+        """Put the request into the cluster's queue. Raises ``Refused`` when it is not accepted."""
+        self._check(request)
+        parts = self._parts
+        queue = parts.queues.of(request.model)
+        entry = self._entry(request)
+
+        def stop(stream: Stream) -> None:
+            if stream.driver_id is not None:
+                parts.relay.cancel(stream.driver_id, (stream.sequence_id,))
+            parts.acts.withdraw(
+                queue, stream.sequence_id, lambda entry_id, driver_id: parts.relay.cancel(driver_id, (entry_id,))
+            )
+
+        stream = parts.streams.open(
+            entry.entry_id, model=request.model, prompt_tokens=len(request.prompt_ids), on_cancel=stop
+        )
+        try:
+            result = await queue.offer(entry)
+        except StoreUnavailable:
+            stream.cancel("the store did not answer the offer")
+            raise _store_unavailable() from None
+        except BaseException:
+            stream.cancel("the offer was interrupted")
+            raise
+        if result.outcome in _FULL:
+            parts.streams.discard(stream)
+            raise self._full(result)
+        return stream
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """Cards of all models that were seen; one that nobody serves now is refused as ``no_worker``, not unknown."""
+        return self._parts.view.cards()
+
+    async def tokenizer_files(self, digest: str) -> TokenizerFiles:
+        """The tokenizer that a worker announced, by digest. Raises ``Refused`` when nobody has it now."""
+        try:
+            files = await self._parts.directory.tokenizer_files(digest)
+        except StoreUnavailable:
+            raise _store_unavailable() from None
+        if files is None:
+            raise Refused(Reason.NO_WORKER, "The model's tokenizer is not available now.", retry_after_s=SHORT_RETRY_S)
+        return files
+
+    def readiness(self) -> Readiness:
+        view = self._parts.view
+        if self._is_draining:
+            return Readiness(ready=False, reason="draining")
+        if not view.store_reachable:
+            return Readiness(ready=False, reason="the store is unreachable")
+        if not view.serves_any():
+            return Readiness(ready=False, reason="no worker")
+        return Readiness(ready=True)
+
+    def _check(self, request: GenerationRequest) -> None:
+        view = self._parts.view
+        if self._is_draining:
+            raise Refused(Reason.DRAINING, "This gateway is shutting down.", retry_after_s=SHORT_RETRY_S)
+        card = view.card(request.model)
+        if card is None:
+            raise Refused(Reason.UNKNOWN_MODEL, f"The model {request.model!r} does not exist.", param="model")
+        num_tokens = len(request.prompt_ids) + request.max_tokens
+        if num_tokens > card.context_length:
+            raise Refused(
+                Reason.CONTEXT_LENGTH_EXCEEDED,
+                f"The context holds {card.context_length} tokens; prompt and output would take {num_tokens}.",
+            )
+        if not view.store_reachable:
+            raise _store_unavailable()
+        if not view.serves(request.model):
+            raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.", retry_after_s=SHORT_RETRY_S)
+
+    def _entry(self, request: GenerationRequest) -> Entry:
+        """Ids are our own: what a client sends is never a key."""
+        sequence_id = uuid.uuid4().hex
+        cls = self._parts.classes[request.class_name]
+        job = Job(
+            sequence_id=sequence_id,
+            origin=self._parts.relay.address,
+            class_name=cls.name,
+            rank=cls.rank,
+            prompt_ids=request.prompt_ids,
+            emitted_ids=(),
+            max_tokens=request.max_tokens,
+            expected_tokens=request.max_tokens,
+            sampling=request.sampling,
+            deadline_us=None,
+        )
+        return Entry(
+            entry_id=sequence_id,
+            class_name=cls.name,
+            rank=cls.rank,
+            head_start_us=cls.head_start_us,
+            tokens=len(request.prompt_ids) + job.expected_tokens,
+            payload=encode(job),
+        )
+
+    def _full(self, result: OfferResult) -> Refused:
+        """Up to a quarter later than predicted: clients that were refused together do not come back together."""
+        reason, message = _FULL[result.outcome]
+        retry_s = self._parts.throughput.drain_s(result.waiting_tokens) * random.uniform(1.0, 1.25)  # noqa: S311
+        return Refused(reason, message, retry_after_s=min(retry_s, 60.0))
+
+
+def _store_unavailable() -> Refused:
+    return Refused(Reason.STORE_UNAVAILABLE, "The queue cannot be reached from here now.", retry_after_s=SHORT_RETRY_S)

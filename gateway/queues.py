@@ -1,0 +1,31 @@
+"""The waiting queues that this gateway speaks to: one per model, made when its model is first seen."""
+
+from __future__ import annotations
+
+import redis.asyncio
+
+from admission.queue import QueueBounds
+from admission.redis_queue import RedisQueue
+
+
+class Queues:
+    """Queues by model name. Names come from workers, never from clients, so there are few."""
+
+    def __init__(self, client: redis.asyncio.Redis, *, bounds: QueueBounds) -> None:
+        self._client = client
+        self._bounds = bounds
+        self._queues: dict[str, RedisQueue] = {}
+
+    def of(self, model: str) -> RedisQueue:
+        queue = self._queues.get(model)
+        if queue is None:
+            queue = self._queues[model] = RedisQueue(self._client, model=model, bounds=self._bounds)
+        return queue
+
+    def all(self) -> tuple[RedisQueue, ...]:
+        return tuple(self._queues.values())
+
+    async def aclose(self) -> None:
+        """Close the connections of every queue; the client stays open."""
+        for queue in self._queues.values():
+            await queue.aclose()

@@ -1,0 +1,71 @@
+"""The account of one generation request: counted once, timed, and written to the log as one line."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+
+import structlog
+
+from gateway.errors import Reason
+from gateway.metrics import Metrics
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Ending(StrEnum):
+    """How a request ended, when it was not refused."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+class RequestRecord:
+    """Opened when a request is received, ended exactly once. What is learned on the way is set as attributes.
+
+    The log line never holds what the client wrote, save for a checked request id; ``model`` is set once it is known to
+    be a model of ours.
+    """
+
+    def __init__(self, metrics: Metrics, *, endpoint: str, request_id: str, client_request_id: str | None) -> None:
+        self._metrics = metrics
+        self._started_s = time.monotonic()
+        self._last_token_s: float | None = None
+        self._log = log.bind(endpoint=endpoint, request_id=request_id, client_request_id=client_request_id)
+        self._ended = False
+        self.model: str | None = None
+        self.class_name: str | None = None
+        self.prompt_tokens: int | None = None
+        self.completion_tokens = 0
+        metrics.streams_open.inc()
+
+    def tokens_arrived(self) -> None:
+        """Time the arrival of output."""
+        now_s = time.monotonic()
+        if self._last_token_s is None:
+            self._metrics.first_token.observe(now_s - self._started_s)
+        else:
+            self._metrics.inter_token.observe(now_s - self._last_token_s)
+        self._last_token_s = now_s
+
+    def failed(self, error: BaseException) -> None:
+        """Log a fault of ours; the client hears only that there was one."""
+        self._log.error("request_failed", exc_info=error)
+
+    def end(self, outcome: Ending | Reason, *, status: int) -> None:
+        """Count and log the request. ``status`` is what the client got, 499 when it had left."""
+        if self._ended:
+            raise RuntimeError("a request ends once")
+        self._ended = True
+        self._metrics.streams_open.dec()
+        self._metrics.requests.labels(outcome=outcome.value).inc()
+        self._log.info(
+            "request",
+            outcome=outcome.value,
+            status=status,
+            model=self.model,
+            class_name=self.class_name,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            duration_ms=round((time.monotonic() - self._started_s) * 1000, 1),
+        )

@@ -1,0 +1,83 @@
+"""What a driver knows of its sequences beyond the scheduler: their tokens, their origin. And plans in the wire's words.
+
+The scheduler plans by lengths; here are the tokens. A sequence starts on the worker in full, prompt and all output that
+it has; when it starts again after a pause, that output is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from admission.events import Plan, SequenceSpec, Start
+from admission.queue import Claim
+from workers.wire import BlockGrowth, Job, NewSequence, PlanMessage, PrefillSpan
+
+
+class Custody(Enum):
+    """Who answers for a sequence in the store: HELD, this driver; RETURNED, its line of paused sequences there."""
+
+    HELD = auto()
+    RETURNED = auto()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SequenceRecord:
+    """``output``: every token so far, an eos not counted. ``closed``: its origin has been told how it ended."""
+
+    job: Job
+    output: list[int] = field(default_factory=list)
+    slot: int | None = None
+    custody: Custody = Custody.HELD
+    closed: bool = False
+
+    @classmethod
+    def of(cls, job: Job) -> SequenceRecord:
+        return cls(job=job, output=list(job.emitted_ids))
+
+
+def spec_of(claim: Claim, record: SequenceRecord) -> SequenceSpec:
+    """The sequence as the scheduler sees it. Score and arrival are on the store's clock: they only order."""
+    job = record.job
+    return SequenceSpec(
+        sequence_id=job.sequence_id,
+        class_name=job.class_name,
+        rank=job.rank,
+        score=claim.score,
+        arrival_us=claim.arrival_us,
+        prompt_tokens=len(job.prompt_ids),
+        max_tokens=job.max_tokens,
+        expected_tokens=job.expected_tokens,
+        tenant=claim.entry.tenant,
+        emitted_tokens=len(record.output),
+        deadline_us=job.deadline_us,
+    )
+
+
+def plan_message(plan: Plan, *, epoch: int, records: Mapping[str, SequenceRecord]) -> PlanMessage:
+    """``plan`` for the worker. Every sequence that it starts is in ``records``."""
+    return PlanMessage(
+        step=plan.step,
+        epoch=epoch,
+        frees=plan.frees,
+        starts=tuple([_new_sequence(start, records[start.sequence_id]) for start in plan.starts]),
+        grows=tuple([BlockGrowth(slot=grow.slot, blocks=grow.blocks) for grow in plan.grows]),
+        copies=(),
+        prefill=tuple([PrefillSpan(slot=p.slot, start=p.start, length=p.length, emits=p.emits) for p in plan.prefill]),
+        decode=plan.decode,
+    )
+
+
+def _new_sequence(start: Start, record: SequenceRecord) -> NewSequence:
+    job = record.job
+    return NewSequence(
+        slot=start.slot,
+        sequence_id=job.sequence_id,
+        tokens=(*job.prompt_ids, *record.output),
+        emitted=len(record.output),
+        computed=start.computed_tokens,
+        max_tokens=job.max_tokens,
+        sampling=job.sampling,
+        blocks=start.blocks,
+    )

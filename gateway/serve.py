@@ -1,0 +1,139 @@
+"""The composition root of one gateway process: settings in, machinery and HTTP side built, run and ended.
+
+Ending, on SIGTERM or SIGINT: unready and refusing first, while the socket still answers; then what was accepted may
+finish within the drain time; what has not is cut at its client with a typed end, and what runs for other gateways is
+given back for other drivers to continue; last the leases and the directory entry go. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis.asyncio
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from admission.presets import preset
+from admission.queue import QueueBounds, StoreUnavailable
+from admission.redis_client import check_server, connect
+from gateway.app import build_app, make_runner
+from gateway.assembly import Assembly, AssemblyOptions
+from gateway.http_settings import HttpSettings
+from gateway.metrics import Metrics
+from gateway.settings import GatewaySettings
+from gateway.tasks import run_beside
+from workers.wire import TcpAddress, parse_address
+
+EXIT_AT_ONCE = 130
+
+_log = structlog.get_logger(__name__)
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Serve until a signal. What makes it impossible to start raises ``SystemExit`` with a sentence."""
+    client = connect(settings.redis)
+    try:
+        await _check_store(client)
+        assembly = Assembly(_options(settings), client=client, metrics=(metrics := Metrics(CollectorRegistry())))
+        http = HttpSettings(max_body_bytes=settings.max_body_bytes)
+        app = build_app(dispatcher=assembly.machinery, metrics=metrics, settings=http)
+        with _stop_signals() as stop:
+            await _run(settings, assembly, make_runner(app, http), stop)
+    finally:
+        await client.aclose()
+
+
+async def _run(settings: GatewaySettings, assembly: Assembly, runner: web.AppRunner, stop: asyncio.Event) -> None:
+    await runner.setup()
+    try:
+        try:
+            await assembly.start()
+            await web.TCPSite(runner, settings.host, settings.port).start()
+        except OSError as error:
+            raise SystemExit(f"sluicegate gateway: cannot listen: {error}") from None
+        _log.info("listening", addresses=[str(address) for address in runner.addresses], relay=assembly.relay.address)
+        await run_beside(_until_drained(settings.drain_s, assembly, runner, stop), assembly.run())
+    finally:
+        await runner.cleanup()
+
+
+async def _until_drained(drain_s: float, assembly: Assembly, runner: web.AppRunner, stop: asyncio.Event) -> None:
+    """The HTTP side ends before the machinery does: its last answers may still need it."""
+    await stop.wait()
+    _log.info("draining", streams=len(assembly.streams), drain_s=drain_s)
+    await assembly.drain(drain_s)
+    await runner.cleanup()
+    _log.info("stopped")
+
+
+@contextmanager
+def _stop_signals() -> Iterator[asyncio.Event]:
+    """Set by the first SIGTERM or SIGINT. The second ends the process on the spot."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def take() -> None:
+        if stop.is_set():
+            os._exit(EXIT_AT_ONCE)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, take)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _check_store(client: redis.asyncio.Redis) -> None:
+    """A Redis that cannot hold a queue is a mistake; one that does not answer yet is waited for, unready."""
+    try:
+        _log.info("store", redis=await check_server(client))
+    except StoreUnavailable as error:
+        if error.__cause__ is None:  # it answered, and the answer will not do
+            raise SystemExit(f"sluicegate gateway: {error}") from None
+        _log.warning("store unreachable at start", error=str(error))
+
+
+def _options(settings: GatewaySettings) -> AssemblyOptions:
+    try:
+        relay = parse_address(settings.relay)
+        for worker in settings.worker:
+            parse_address(worker)
+        rule = preset(settings.preset)
+    except ValueError as error:
+        raise SystemExit(f"sluicegate gateway: {error}") from None
+    secret = _read_secret(settings)
+    if isinstance(relay, TcpAddress) and not relay.is_loopback and not secret:
+        raise SystemExit(f"sluicegate gateway: relay {relay} is open beyond this machine: it needs --secret-file")
+    return AssemblyOptions(
+        gateway_id=settings.gateway_id,
+        relay_address=settings.relay,
+        workers=settings.worker,
+        preset=rule,
+        bounds=QueueBounds(max_requests=settings.queue_requests, max_tokens=settings.queue_tokens),
+        secret=secret,
+        token_budget=settings.token_budget,
+        prefill_chunk=settings.prefill_chunk,
+        max_slots=settings.max_slots,
+        kv_blocks=settings.kv_blocks,
+    )
+
+
+def _read_secret(settings: GatewaySettings) -> bytes:
+    """Without surrounding white space, as workers read it; empty when no file is set."""
+    if settings.secret_file is None:
+        return b""
+    try:
+        secret = settings.secret_file.read_bytes().strip()
+    except OSError as error:
+        raise SystemExit(f"sluicegate gateway: cannot read {settings.secret_file}: {error.strerror}") from None
+    if not secret:
+        raise SystemExit(f"sluicegate gateway: the secret file {settings.secret_file} is empty")
+    return secret

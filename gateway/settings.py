@@ -1,0 +1,165 @@
+"""The settings of `sluicegate gateway` and `sluicegate up`, each explained by how to size it.
+
+The README's tables are generated from these descriptions.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_settings import NoDecode
+
+from admission.presets import PRESETS, preset
+from gateway.settings_sources import CommandSettings
+from workers.wire import TcpAddress, parse_address
+
+
+def _split(value: object) -> object:
+    """A list from one text: flags and variables separate by commas, a TOML file gives a list."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _wire_address(value: str) -> str:
+    return str(parse_address(value))
+
+
+Address = Annotated[str, AfterValidator(_wire_address)]
+Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)]
+
+
+def _redis_url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("must be a URL that begins with redis://, rediss:// or unix://")
+    return value
+
+
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
+
+
+def _gateway_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _known_preset(name: str) -> str:
+    preset(name)  # a ValueError that names the known ones
+    return name
+
+
+class ServingSettings(CommandSettings):
+    """What a gateway decides with, whether it was started alone or by `up`."""
+
+    preset: Annotated[str, AfterValidator(_known_preset)] = Field(
+        "sluicegate", description=f"scheduling rule: {', '.join(PRESETS)}"
+    )
+    token_budget: int = Field(
+        256, ge=1, description="tokens per iteration; more raises throughput and the time between tokens alike"
+    )
+    prefill_chunk: int = Field(
+        128, ge=1, description="most prompt tokens of one sequence per iteration; keeps one long prompt from filling it"
+    )
+    queue_requests: int = Field(
+        256, ge=0, description="requests that may wait in the whole cluster; beyond it clients get 429. 0: none waits"
+    )
+    queue_tokens: int = Field(
+        1_000_000, ge=0, description="prompt and expected output tokens that may wait in the whole cluster"
+    )
+    drain_s: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="seconds that running streams may take to finish at shutdown, before they are cut",
+    )
+    max_body_bytes: int = Field(
+        4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
+    )
+
+
+class GatewaySettings(ServingSettings):
+    """One gateway process. Addresses of workers and relays are `unix:/path.sock` or `tcp:HOST:PORT`."""
+
+    command: ClassVar[str] = "gateway"
+
+    host: str = Field("127.0.0.1", description="address to listen on for HTTP")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on for HTTP; 0 takes any that is free")
+    redis: RedisUrl = Field("redis://127.0.0.1:6379/0", repr=False, description="the Redis that all gateways share")
+    worker: Addresses = Field((), description="workers to dial, separated by commas or repeated")
+    relay: Address = Field(
+        "tcp:127.0.0.1:9080", description="own address for output from other gateways, as they can reach it"
+    )
+    gateway_id: str = Field(
+        default_factory=_gateway_id,
+        pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
+        description="name in the cluster; unique",
+    )
+    max_slots: int | None = Field(
+        None, ge=1, description="use at most so many slots of a worker (if not given: all it has)"
+    )
+    kv_blocks: int | None = Field(
+        None, ge=1, description="use at most so many KV blocks of a worker (if not given: all)"
+    )
+    secret_file: Path | None = Field(
+        None,
+        description="file with the secret shared with workers and gateways; needed beyond Unix sockets and loopback",
+    )
+
+    @model_validator(mode="after")
+    def _relay_is_safe(self) -> Self:
+        relay = parse_address(self.relay)
+        if isinstance(relay, TcpAddress) and not relay.is_loopback and self.secret_file is None:
+            raise ValueError(f"--relay {relay} can be reached from other machines, so it needs --secret-file")
+        return self
+
+
+class UpSettings(ServingSettings):
+    """Everything on one machine: Redis, workers and gateways as children of one command."""
+
+    command: ClassVar[str] = "up"
+
+    host: str = Field("127.0.0.1", description="address that the gateways listen on for HTTP")
+    port: int = Field(8080, ge=1, le=65535, description="port of the first gateway; the others take the next ones")
+    gateways: int = Field(1, ge=1, le=64, description="number of gateway processes")
+    workers: int = Field(1, ge=1, le=64, description="number of worker processes; each loads the model")
+    redis: RedisUrl | None = Field(
+        None, repr=False, description="use this Redis (if not given: one is started, private to this run)"
+    )
+    model: str | None = Field(
+        None,
+        description="path or hub id of any causal language model (if not given: SmolLM2-135M-Instruct, as installed)",
+    )
+    model_cache: Path | None = Field(
+        None, description="folder for converted models (if not given: sluicegate/models under the user's cache folder)"
+    )
+    served_model_name: str | None = Field(
+        None, min_length=1, description="name that clients ask for (if not given: the model's)"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers to compute with")
+    max_slots: int | None = Field(
+        None, ge=1, description="sequences in a worker's running batch (if not given: the worker's own)"
+    )
+    kv_blocks: int | None = Field(
+        None, ge=1, description="blocks in a worker's KV pool (if not given: the worker's own)"
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
+    )
+    fake_worker: str | None = Field(
+        None,
+        min_length=1,
+        description="instead of a model, play a script (a file, inline JSON, or `default`); no torch needed",
+    )
+    start_timeout_s: float = Field(
+        900.0, gt=0, le=86400, description="longest wait until everything is ready; a first start may download a model"
+    )
+
+    @model_validator(mode="after")
+    def _settings_fit_together(self) -> Self:
+        if self.port + self.gateways - 1 > 65535:
+            raise ValueError(f"--port {self.port} leaves no room for {self.gateways} consecutive ports")
+        if self.fake_worker is not None and self.model is not None:
+            raise ValueError("--fake-worker plays a script instead of a model: give it or --model, not both")
+        return self

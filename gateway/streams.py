@@ -1,0 +1,226 @@
+"""The origin's side of a request: the open token streams of this gateway, by sequence id.
+
+Deliveries come from whichever driver runs a sequence, perhaps twice (after a lost link), perhaps from the start (after
+a move to another driver). A stream takes token *i* only if *i* is the next one; what it has is dropped and counted, and
+what lies beyond a gap is dropped too: the driver's journal brings it again, from the gap on. So a stream has every
+token exactly once, whatever happens on the way.
+
+The *current claim* of a sequence is the driver that last carried it on. Another driver takes its place by delivering
+the next token; an error counts only from the current one (or when nothing has come from anybody yet).
+
+A delivery for a stream that is not open here is answered with the sequence's id: nobody wants it, and the caller tells
+the driver so. That ends what a crashed gateway or a lost cancel left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.clock import Clock
+from gateway.dispatch import Tokens
+from gateway.errors import Reason
+from gateway.metrics import Metrics
+from gateway.throughput import Throughput
+from workers.wire import Delivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBounds:
+    """How far a reader may fall behind its tokens.
+
+    ``unread_tokens`` may wait for it; with so many waiting, it has ``slow_us`` to read some before it is cut. With
+    ``most_unread_tokens`` waiting it is cut at once. A token takes 8 bytes here (its integer is mostly shared).
+    """
+
+    unread_tokens: int = 2048
+    slow_us: int = 30_000_000
+    most_unread_tokens: int = 65_536
+
+
+class Stream:
+    """The output of one sequence, read by one consumer. Implements ``gateway.dispatch.TokenStream``."""
+
+    def __init__(
+        self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.model = model
+        self.prompt_tokens = prompt_tokens
+        self.driver_id: str | None = None
+        self.next_position = 0
+        self.cancel_reason: str | None = None
+        self._on_cancel = on_cancel
+        self._unread: list[int] = []
+        self._unread_since_us: int | None = None
+        self._end: Tokens | None = None
+        self._exhausted = False
+        self._stirred = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._end is None and self.cancel_reason is None
+
+    def __aiter__(self) -> AsyncIterator[Tokens]:
+        return self
+
+    async def __anext__(self) -> Tokens:
+        """All tokens that have come, at once: a reader that lags gets fewer and longer items."""
+        while not self._exhausted and self.cancel_reason is None:
+            if self._unread or self._end is not None:
+                return self._take()
+            self._stirred.clear()
+            await self._stirred.wait()
+        raise StopAsyncIteration
+
+    def cancel(self, reason: str) -> None:
+        """Nobody wants the rest. After the end, and the second time, it means nothing."""
+        if self.is_open:
+            self.cancel_reason = reason
+            self._stirred.set()
+            self._on_cancel(self)
+
+    def put(self, token_ids: Sequence[int], now_us: int) -> None:
+        """The next tokens."""
+        if not self._unread:
+            self._unread_since_us = now_us
+        self._unread.extend(token_ids)
+        self.next_position += len(token_ids)
+        self._stirred.set()
+
+    def end(self, end: Tokens) -> None:
+        """The driver says that nothing comes after this. ``end`` carries no tokens."""
+        if self.is_open:
+            self._end = end
+            self._stirred.set()
+
+    def cut(self, end: Tokens) -> None:
+        """End it from here, although its sequence may still wait or run somewhere."""
+        if self.is_open:
+            self.end(end)
+            self._on_cancel(self)
+
+    def lags_beyond(self, bounds: StreamBounds, now_us: int) -> bool:
+        """Whether the reader has fallen too far behind for too long."""
+        unread = len(self._unread)
+        if unread < bounds.unread_tokens or self._unread_since_us is None:
+            return False
+        return unread >= bounds.most_unread_tokens or now_us - self._unread_since_us >= bounds.slow_us
+
+    def _take(self) -> Tokens:
+        token_ids = tuple(self._unread)
+        self._unread.clear()
+        end = self._end
+        if end is None:
+            return Tokens(token_ids=token_ids)
+        self._exhausted = True
+        return Tokens(token_ids=token_ids, finish=end.finish, error=end.error, message=end.message)
+
+
+class Streams:
+    """The registry: what is open, and where deliveries go."""
+
+    def __init__(
+        self, *, clock: Clock, metrics: Metrics, throughput: Throughput, bounds: StreamBounds | None = None
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._throughput = throughput
+        self._bounds = bounds or StreamBounds()
+        self._open: dict[str, Stream] = {}
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]) -> Stream:
+        """Begin to take deliveries for ``sequence_id``.
+
+        ``on_cancel`` is called once if the stream is cancelled or cut while it is open: the sequence must be stopped.
+        """
+
+        def cancelled(stream: Stream) -> None:
+            self._remove(stream)
+            on_cancel(stream)
+
+        stream = Stream(sequence_id, model=model, prompt_tokens=prompt_tokens, on_cancel=cancelled)
+        self._open[sequence_id] = stream
+        self._none_open.clear()
+        return stream
+
+    def deliver(self, driver_id: str, deliveries: Iterable[Delivery]) -> tuple[str, ...]:
+        """Take what ``driver_id`` has made. The result names the sequences that nobody here wants."""
+        now_us = self._clock()
+        unwanted: list[str] = []
+        for delivery in deliveries:
+            stream = self._open.get(delivery.sequence_id)
+            if stream is not None:
+                self._deliver_one(driver_id, stream, delivery, now_us)
+            elif not (delivery.finish or delivery.error):
+                unwanted.append(delivery.sequence_id)
+        return tuple(unwanted)
+
+    def cut(self, stream: Stream, reason: Reason, message: str) -> None:
+        """End ``stream`` with an error, and stop its sequence."""
+        stream.cut(Tokens(token_ids=(), error=reason, message=message))
+
+    def discard(self, stream: Stream) -> None:
+        """Take no deliveries for ``stream``: it was refused."""
+        self._remove(stream)
+
+    def waiting(self) -> tuple[Stream, ...]:
+        """Open streams of which nothing has come yet."""
+        return tuple(stream for stream in self._open.values() if stream.driver_id is None)
+
+    def driven_by(self, gateway_id: str) -> tuple[Stream, ...]:
+        """Open streams whose current claim is a driver of ``gateway_id``."""
+        prefix = f"{gateway_id}/"
+        return tuple(s for s in self._open.values() if s.driver_id is not None and s.driver_id.startswith(prefix))
+
+    async def all_ended(self) -> None:
+        """Wait until no stream is open."""
+        await self._none_open.wait()
+
+    def all_open(self) -> tuple[Stream, ...]:
+        return tuple(self._open.values())
+
+    def _deliver_one(self, driver_id: str, stream: Stream, delivery: Delivery, now_us: int) -> None:
+        fresh = self._fresh(stream, delivery)
+        if fresh:
+            self._throughput.note(len(fresh) + (stream.prompt_tokens if stream.next_position == 0 else 0))
+            stream.driver_id = driver_id
+            stream.put(fresh, now_us)
+        if delivery.error:
+            if stream.driver_id in {None, driver_id}:
+                self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error)))
+        elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
+            self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
+        elif stream.lags_beyond(self._bounds, now_us):
+            self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
+
+    def _fresh(self, stream: Stream, delivery: Delivery) -> tuple[int, ...]:
+        """The tokens of ``delivery`` that are the next ones of ``stream``; the others are counted."""
+        known = stream.next_position - delivery.position
+        fresh = delivery.token_ids[known:] if known >= 0 else ()
+        if len(fresh) < len(delivery.token_ids):
+            self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
+        return fresh
+
+    def _close(self, stream: Stream, end: Tokens) -> None:
+        self._remove(stream)
+        stream.end(end)
+
+    def _remove(self, stream: Stream) -> None:
+        self._open.pop(stream.sequence_id, None)
+        if not self._open:
+            self._none_open.set()
+
+
+def _reason(code: str) -> Reason:
+    """A peer of another version may know reasons that this gateway does not."""
+    try:
+        return Reason(code)
+    except ValueError:
+        return Reason.INTERNAL_ERROR

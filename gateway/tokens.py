@@ -1,0 +1,135 @@
+"""One model's tokenizer, as the gateway uses it: prompts to ids, ids back to text. No transformers, no torch.
+
+Built from the files that a worker announces (``TokenizerFiles``). Everything here is pure and thread-safe; it runs in
+``tokenizer_pool``'s threads, except for detokenising, which is cheap and belongs to the stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from gateway.chat_template import ChatTemplate, TemplateFailed
+from gateway.control_tokens import ControlTokens, Piece, control_literals, unused_markers
+from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table
+from gateway.errors import Reason, Refused
+from workers.wire import TokenizerFiles
+
+ChatMessages = Sequence[Mapping[str, str]]
+
+_SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_USER_FIELDS = ("content", "name", "tool_call_id")
+
+
+class ChatTokenizer:
+    """Raises ``ValueError`` when the files are no tokenizer."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        by_name = dict(files.files)
+        definition = json.loads(by_name["tokenizer.json"])
+        config = json.loads(by_name.get("tokenizer_config.json", b"{}"))
+        added_tokens = definition.get("added_tokens") or []
+        # Truncation and padding serve training; a prompt is encoded whole.
+        definition |= {"truncation": None, "padding": None}
+        self._tokenizer = Tokenizer.from_str(json.dumps(definition))
+        self._plain = Tokenizer.from_str(json.dumps(definition | {"added_tokens": []}))
+        self._special_ids = frozenset(token["id"] for token in added_tokens if token["special"])
+        self._template = _template(by_name, config)
+        literals = control_literals(added_tokens, "" if self._template is None else self._template.literals)
+        self._control = ControlTokens(literals)
+        self._control_ids = frozenset(token["id"] for token in added_tokens if token["content"] in literals)
+        self._byte_table = byte_table(self._tokenizer, self._special_ids) if _is_byte_level(definition) else None
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Ids of a raw prompt, with the tokens that the tokenizer itself adds (such as a BOS)."""
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def encode_chat(self, messages: ChatMessages) -> tuple[int, ...]:
+        """Ids of a conversation through the chat template, open for the assistant's turn.
+
+        Raises ``Refused`` (400, ``param`` is ``messages``) when there is no template or it fails on these messages.
+        """
+        if self._template is None:
+            raise _refused("this model has no chat template; use /v1/completions")
+        words = [message[field] for message in messages for field in _USER_FIELDS if field in message]
+        try:
+            if self._control.occur_in(words):
+                return self._encode_guarded(self._template, messages, words)
+            return tuple(self._encode(self._template.render(messages)))
+        except TemplateFailed as failed:
+            raise _refused(str(failed)) from failed
+
+    def detokenizer(self, prompt_ids: Sequence[int]) -> Detokenizer:
+        """A fresh detokenizer for the output that follows ``prompt_ids``."""
+        if self._byte_table is not None:
+            return ByteDetokenizer(self._byte_table, prompt_ids)
+        return WindowDetokenizer(self._tokenizer, self._special_ids, prompt_ids)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _encode_guarded(self, template: ChatTemplate, messages: ChatMessages, words: Sequence[str]) -> tuple[int, ...]:
+        """Encode a conversation whose words contain control literals, so that these stay words."""
+        markers = unused_markers(words)
+        if markers is None:
+            raise _refused("the conversation uses every private character")
+        marked = [_map_words(message, lambda text: self._control.mark(text, markers)) for message in messages]
+        pieces = self._control.pieces(template.render(marked), markers)
+        token_ids = [token_id for index, piece in enumerate(pieces) for token_id in self._encode_piece(index, piece)]
+        # A template may take content apart in ways that lose the marks. So count: the same conversation, with plain
+        # words for the literals, has as many special tokens as this one may have.
+        harmless = [_map_words(message, self._control.neutralise) for message in messages]
+        if self._num_special(token_ids) != self._num_special(self._encode(template.render(harmless))):
+            raise _refused("a message contains a control token of this model")
+        return tuple(token_ids)
+
+    def _encode_piece(self, index: int, piece: Piece) -> list[int]:
+        tokenizer = self._plain if piece.literal else self._tokenizer
+        if index == 0 or self._byte_table is not None:
+            token_ids = tokenizer.encode(piece.text, add_special_tokens=False).ids
+        else:
+            token_ids = _encode_behind_line(tokenizer, piece.text)
+        if piece.literal and not self._control_ids.isdisjoint(token_ids):
+            # The vocabulary's merges lead to the control token itself: character by character they cannot.
+            return [id_ for char in piece.text for id_ in self._plain.encode(char, add_special_tokens=False).ids]
+        return token_ids
+
+    def _num_special(self, token_ids: Sequence[int]) -> int:
+        return sum(token_id in self._special_ids for token_id in token_ids)
+
+
+def _encode_behind_line(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Encode text from the middle of a prompt: sentencepiece vocabularies put a space before the first word only."""
+    line = tokenizer.encode("\n", add_special_tokens=False).ids
+    both = tokenizer.encode(f"\n{text}", add_special_tokens=False).ids
+    return both[len(line) :] if both[: len(line)] == line else tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _map_words(message: Mapping[str, str], change: Any) -> dict[str, str]:
+    return {field: change(text) if field in _USER_FIELDS else text for field, text in message.items()}
+
+
+def _refused(problem: str) -> Refused:
+    return Refused(Reason.INVALID_VALUE, f"These messages cannot be encoded: {problem}.", param="messages")
+
+
+def _template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> ChatTemplate | None:
+    """The chat template: its own file, else the one in the config (or the ``default`` of several there)."""
+    source = files["chat_template.jinja"].decode() if "chat_template.jinja" in files else config.get("chat_template")
+    if isinstance(source, list):
+        source = {named["name"]: named["template"] for named in source}.get("default")
+    return None if source is None else ChatTemplate(source, _special_tokens(files, config))
+
+
+def _special_tokens(files: Mapping[str, bytes], config: Mapping[str, Any]) -> dict[str, str]:
+    """The named special tokens that templates use; each is a string, or an object with its ``content``."""
+    named = json.loads(files.get("special_tokens_map.json", b"{}")) | config
+    tokens = {name: named[name] for name in _SPECIAL_TOKEN_NAMES if named.get(name) is not None}
+    return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+
+
+def _is_byte_level(definition: Mapping[str, Any]) -> bool:
+    return (definition.get("decoder") or {}).get("type") == "ByteLevel"

@@ -1,0 +1,137 @@
+"""A gateway's HTTP side over a fake dispatcher, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from gateway.app import HttpSettings, build_app, make_runner
+from gateway.metrics import Metrics
+from tests.gateway.fakes import MODEL, FakeDispatcher
+
+
+@dataclass
+class Gateway:
+    """The server under test, and two clients of it: plain HTTP and the official SDK."""
+
+    port: int
+    dispatcher: FakeDispatcher
+    metrics: Metrics
+    http: aiohttp.ClientSession
+    sdk: openai.AsyncOpenAI
+    runner: web.AppRunner
+
+    def transports(self) -> list[asyncio.Transport]:
+        """The server's side of every open connection."""
+        server = self.runner.server
+        assert server is not None
+        return [connection.transport for connection in server.connections if connection.transport is not None]
+
+    def outcome(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value("sluicegate_requests_total", {"outcome": name}) or 0.0
+
+    @property
+    def num_requests(self) -> float:
+        """All requests counted, whatever their outcome."""
+        metric = next(metric for metric in self.metrics.registry.collect() if metric.name == "sluicegate_requests")
+        return sum(sample.value for sample in metric.samples if sample.name == "sluicegate_requests_total")
+
+    @property
+    def num_open(self) -> float | None:
+        return self.metrics.registry.get_sample_value("sluicegate_streams_open")
+
+    async def post(self, path: str, body: Any, **options: Any) -> Reply:
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        headers = {"Content-Type": "application/json"} | options.pop("headers", {})
+        async with self.http.post(path, data=data, headers=headers, **options) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def chat(self, content: Any = "Hi", **fields: Any) -> Reply:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": content}]} | fields
+        return await self.post("/v1/chat/completions", body)
+
+    async def complete(self, prompt: Any = "Hi", **fields: Any) -> Reply:
+        return await self.post("/v1/completions", {"model": MODEL, "prompt": prompt} | fields)
+
+
+@dataclass
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: Any
+    body: bytes = field(repr=False)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        """The error, its shape checked."""
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+        return error
+
+    @property
+    def events(self) -> list[Any]:
+        """The events of a stream, read strictly: ``data:`` lines, each followed by a blank one."""
+        text = self.body.decode()
+        assert text.endswith("\n\n")
+        blocks = text[:-2].split("\n\n")
+        assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
+        payloads = [block.removeprefix("data: ") for block in blocks]
+        return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
+
+    @property
+    def chunks(self) -> list[Any]:
+        """The events of a stream that ended well, without the final ``[DONE]``."""
+        events = self.events
+        assert events.count("[DONE]") == 1
+        assert events[-1] == "[DONE]"
+        return events[:-1]
+
+
+ServeGateway = Callable[..., Awaitable[Gateway]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[ServeGateway]:
+    """A function that starts gateways, over a dispatcher and with bounds of the test's choice."""
+    async with AsyncExitStack() as stack:
+
+        async def start(dispatcher: FakeDispatcher | None = None, **bounds: Any) -> Gateway:
+            settings = HttpSettings(**{"shutdown_s": 0.2, "linger_s": 0.2} | bounds)
+            metrics = Metrics(CollectorRegistry())
+            machinery = dispatcher or FakeDispatcher()
+            runner = make_runner(build_app(dispatcher=machinery, metrics=metrics, settings=settings), settings)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            port = runner.addresses[0][1]
+            base_url = f"http://127.0.0.1:{port}"
+            http = await stack.enter_async_context(aiohttp.ClientSession(base_url))
+            sdk = await stack.enter_async_context(
+                openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key="none", max_retries=0)
+            )
+            return Gateway(port, machinery, metrics, http, sdk, runner)
+
+        yield start
+
+
+@pytest.fixture
+async def gateway(serve: ServeGateway) -> Gateway:
+    """A gateway with the default bounds, whose model says "Hello world"."""
+    return await serve()

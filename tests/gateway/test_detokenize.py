@@ -1,0 +1,110 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+
+from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table
+from tests.gateway.tiny_tokenizer import ids_of_bytes, ids_of_text, tiny_tokenizer
+
+SPECIAL_IDS = frozenset({0, 1, 2})
+TABLE = byte_table(tiny_tokenizer(), SPECIAL_IDS)
+SAMPLE = "děľá 🌶️ 👨‍👩‍👧 今天 สวัสดี"
+
+
+def text_of(detokenizer: Detokenizer, token_ids: tuple[int, ...]) -> str:
+    return "".join(map(detokenizer.feed, token_ids)) + detokenizer.flush()
+
+
+def sentencepiece_like() -> Tokenizer:
+    """Words with a leading mark for the space, and byte tokens for all else, as in Llama 2."""
+    words = ["<s>", "▁Hello", "▁world", "!", "▁"]
+    vocabulary = {token: index for index, token in enumerate(words + [f"<0x{byte:02X}>" for byte in range(256)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<s>"])
+    return tokenizer
+
+
+FALLBACK = sentencepiece_like()
+FIRST_BYTE_ID = 5
+
+
+def test_characters_split_over_tokens_come_out_whole() -> None:
+    """One byte per token is how models write rare scripts; U+FFFD on the wire cannot be mended by a client."""
+    detokenizer = ByteDetokenizer(TABLE, ())
+    parts = [detokenizer.feed(token_id) for token_id in ids_of_bytes(SAMPLE.encode())]
+    assert all("\ufffd" not in part for part in parts)
+    assert "".join(parts) == SAMPLE
+
+
+@given(st.text(max_size=40))
+def test_byte_tokens_give_back_any_text(text: str) -> None:
+    """The whole text and its tokens one by one are the same."""
+    token_ids = tuple(tiny_tokenizer().encode(text, add_special_tokens=False).ids)
+    plain = tuple(token_id for token_id in token_ids if token_id not in SPECIAL_IDS)
+    assert text_of(ByteDetokenizer(TABLE, ()), plain) == tiny_tokenizer().decode(plain)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_text_decode_as_the_whole_would(data: bytes) -> None:
+    """Invalid bytes are replaced once each, wherever the tokens cut them."""
+    assert text_of(ByteDetokenizer(TABLE, ()), ids_of_bytes(data)) == data.decode("utf-8", "replace")
+
+
+def test_special_tokens_and_padding_ids_make_no_text() -> None:
+    """An eos in the middle (ignore_eos) or an id past the tokenizer's vocabulary must not show."""
+    assert text_of(ByteDetokenizer(TABLE, ()), (*ids_of_text("a"), 1, 2, 100_000, *ids_of_text("b"))) == "ab"
+
+
+def test_added_tokens_that_are_not_special_are_text() -> None:
+    """A model writes tool tags with them, and the client parses those."""
+    (tag,) = tiny_tokenizer().encode("<tool>", add_special_tokens=False).ids
+    assert text_of(ByteDetokenizer(TABLE, ()), (tag,)) == "<tool>"
+
+
+@pytest.mark.parametrize(("in_prompt", "in_output"), [(1, 2), (2, 1)])
+def test_a_character_begun_in_the_prompt_belongs_to_the_prompt(in_prompt: int, in_output: int) -> None:
+    """Nothing of the prompt may leak into the first delta, nor may its half character become U+FFFD."""
+    data = "今".encode()
+    prompt = ids_of_text("secret words ") + ids_of_bytes(data[:in_prompt])
+    output = ids_of_bytes(data[in_prompt:]) + ids_of_text("next")
+    assert len(data) - in_prompt == in_output
+    assert text_of(ByteDetokenizer(TABLE, prompt), output) == "next"
+
+
+def test_output_that_does_not_complete_the_prompts_character_is_whole() -> None:
+    """Only continuation bytes are dropped, and only as many as the prompt lacked."""
+    prompt = ids_of_bytes("今".encode()[:2])
+    assert text_of(ByteDetokenizer(TABLE, prompt), ids_of_text("abc")) == "abc"
+
+
+def test_a_window_decoder_keeps_the_space_after_the_prompt() -> None:
+    """Decoded alone the first word would lose its space, and prompt plus output would run together."""
+    assert text_of(WindowDetokenizer(FALLBACK, frozenset({0}), (0, 1)), (2, 3)) == " world!"
+
+
+def test_a_window_decoder_shows_nothing_of_the_prompt() -> None:
+    """A prompt that ends inside a character is left out of the window altogether."""
+    prompt = (1, *(FIRST_BYTE_ID + byte for byte in "今".encode()[:2]))
+    shown = text_of(WindowDetokenizer(FALLBACK, frozenset({0}), prompt), (2,))
+    assert "Hello" not in shown
+    assert shown == "world"
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0x80, exclude_categories=["Cs"]), max_size=20))
+def test_a_window_decoder_puts_byte_tokens_together(text: str) -> None:
+    """Byte fallback decodes a run of bytes all or nothing; windows must not cut a run inside a character."""
+    token_ids = tuple(FIRST_BYTE_ID + byte for byte in text.encode())
+    detokenizer = WindowDetokenizer(FALLBACK, frozenset({0}), (0, 1))
+    parts = [detokenizer.feed(token_id) for token_id in token_ids]
+    assert "".join(parts) + detokenizer.flush() == text
+
+
+def test_a_window_decoder_gives_up_on_endless_invalid_bytes() -> None:
+    """Holding them for ever would cost more with each token."""
+    detokenizer = WindowDetokenizer(FALLBACK, frozenset({0}), (0, 1))
+    parts = [detokenizer.feed(FIRST_BYTE_ID + 0xFF) for _ in range(200)]
+    assert any(parts)
+    assert "".join(parts) + detokenizer.flush() == "\ufffd" * 200

@@ -1,0 +1,17 @@
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics import Metrics
+from gateway.record import Ending, RequestRecord
+
+
+def test_a_request_ends_once() -> None:
+    """Counts that clients' requests must add up to cannot bear a second end."""
+    metrics = Metrics(CollectorRegistry())
+    record = RequestRecord(metrics, endpoint="/v1/completions", request_id="a", client_request_id=None)
+    record.end(Ending.COMPLETED, status=200)
+    with pytest.raises(RuntimeError):
+        record.end(Ending.CANCELLED, status=499)
+    assert metrics.registry.get_sample_value("sluicegate_requests_total", {"outcome": "completed"}) == 1
+    assert metrics.registry.get_sample_value("sluicegate_requests_total", {"outcome": "cancelled"}) is None
+    assert metrics.registry.get_sample_value("sluicegate_streams_open") == 0

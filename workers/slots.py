@@ -1,0 +1,212 @@
+"""The sequences on a worker, by slot: what a plan may say of them, and what follows from it.
+
+A worker obeys plans without trusting them: two sequences writing into one block would give wrong text to somebody, and
+nothing later would notice. So every plan is checked against three ledgers before anything is computed:
+
+* *slots*: a slot is empty or holds one sequence; ``starts`` fill empty ones, ``frees`` empty full ones;
+* *blocks*: a block has as many owners as tables that name it. More than one only by a share: at a start, whole blocks
+  of tokens that are already computed;
+* *positions*: KV is written in order. A prefill span begins where the last one ended, a decode follows a finished
+  prefill, and the table reaches as far as what is computed.
+
+A sequence that sampled its last token stays in its slot, finished, until a plan frees it: plans that were on their way
+when it finished still name it, and their work on it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from workers.executor import PlanError
+from workers.wire import NewSequence, PlanMessage, PrefillSpan, Sampling
+
+FinishReason = Literal["stop", "length", "failed"]
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotState:
+    """One sequence. ``tokens`` grows by each emission; the KV of the first ``computed`` of them lies in ``blocks``.
+
+    ``prompt_length`` counts the client's tokens alone, ``emitted`` the output since, on whichever worker.
+    """
+
+    slot: int
+    sequence_id: str
+    tokens: list[int]
+    prompt_length: int
+    emitted: int
+    computed: int
+    max_tokens: int
+    sampling: Sampling
+    blocks: list[int]
+    finished: FinishReason | None = None
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.tokens[: self.prompt_length]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Compute ``length`` tokens of a sequence from position ``start`` on; ``emits``: then sample one token."""
+
+    state: SlotState
+    start: int
+    length: int
+    emits: bool
+
+
+class SlotTable:
+    """All sequences of one worker. After a ``PlanError`` nothing but ``reset`` makes sense."""
+
+    def __init__(
+        self, *, max_slots: int, kv_blocks: int, block_size: int, context_length: int, eos_ids: Sequence[int]
+    ) -> None:
+        self._max_slots = max_slots
+        self._kv_blocks = kv_blocks
+        self._block_size = block_size
+        self._context_length = context_length
+        self._eos_ids = frozenset(eos_ids)
+        self._states: dict[int, SlotState] = {}
+        self._owners: dict[int, int] = {}
+
+    @property
+    def live_blocks(self) -> int:
+        """Distinct blocks that some sequence holds."""
+        return len(self._owners)
+
+    def reset(self) -> None:
+        self._states.clear()
+        self._owners.clear()
+
+    def apply(self, plan: PlanMessage) -> tuple[Work, ...]:
+        """Take in a plan and give the work to do, decodes first, in plan order, finished sequences left out.
+
+        The work counts as computed from here on. Raises ``PlanError``.
+        """
+        for slot in plan.frees:
+            self._free(slot)
+        for start in plan.starts:
+            self._start(start)
+        for grow in plan.grows:
+            self._own(grow.blocks, self._state(grow.slot, "grown"))
+        for source, target in plan.copies:
+            self._check_copy(source, target)
+        named = [*plan.decode, *(span.slot for span in plan.prefill)]
+        if len(set(named)) < len(named):
+            raise PlanError("a slot is to run twice in one plan")
+        work = [self._decode(self._state(slot, "decoded")) for slot in plan.decode]
+        work += [self._prefill(self._state(span.slot, "prefilled"), span) for span in plan.prefill]
+        return tuple(item for item in work if item is not None)
+
+    def emit(self, state: SlotState, token: int) -> FinishReason | None:
+        """Append a sampled token; the reason when it was the sequence's last."""
+        state.tokens.append(token)
+        state.emitted += 1
+        if token in self._eos_ids and not state.sampling.ignore_eos:
+            state.finished = "stop"
+        elif state.emitted == state.max_tokens:
+            state.finished = "length"
+        return state.finished
+
+    def fail(self, state: SlotState) -> FinishReason:
+        """End a sequence that cannot go on."""
+        state.finished = "failed"
+        return state.finished
+
+    def _free(self, slot: int) -> None:
+        for block in self._state(slot, "freed").blocks:
+            self._owners[block] -= 1
+            if self._owners[block] == 0:
+                del self._owners[block]
+        del self._states[slot]
+
+    def _start(self, new: NewSequence) -> None:
+        self._check_start(new)
+        state = SlotState(
+            slot=new.slot,
+            sequence_id=new.sequence_id,
+            tokens=list(new.tokens),
+            prompt_length=len(new.tokens) - new.emitted,
+            emitted=new.emitted,
+            computed=new.computed,
+            max_tokens=new.max_tokens,
+            sampling=new.sampling,
+            blocks=[],
+        )
+        self._states[new.slot] = state
+        shared = new.computed // self._block_size
+        self._share(new.blocks[:shared], state)
+        self._own(new.blocks[shared:], state)
+
+    def _check_start(self, new: NewSequence) -> None:
+        if new.slot >= self._max_slots:
+            raise PlanError(f"slot {new.slot} is started; there are {self._max_slots}")
+        if new.slot in self._states:
+            raise PlanError(f"slot {new.slot} is started, but holds {self._states[new.slot].sequence_id}")
+        length, left = len(new.tokens), new.max_tokens - new.emitted
+        if new.emitted >= length or left < 1:
+            raise PlanError(f"slot {new.slot} is started with no prompt, or with no output left to give")
+        if length + left > self._context_length:
+            raise PlanError(f"slot {new.slot} may reach {length + left} tokens; the context is {self._context_length}")
+        if new.computed >= length or new.computed > len(new.blocks) * self._block_size:
+            raise PlanError(f"slot {new.slot} is started with {new.computed} tokens computed, which cannot be")
+
+    def _share(self, blocks: Sequence[int], state: SlotState) -> None:
+        if len(set(blocks)) < len(blocks):
+            raise PlanError(f"slot {state.slot} is to share a block twice")
+        for block in blocks:
+            self._enter(block, state, owners=self._owners.get(block, 0) + 1)
+
+    def _own(self, blocks: Sequence[int], state: SlotState) -> None:
+        for block in blocks:
+            if block in self._owners:
+                raise PlanError(f"block {block} is given to slot {state.slot}, but has an owner")
+            self._enter(block, state, owners=1)
+
+    def _enter(self, block: int, state: SlotState, *, owners: int) -> None:
+        if block >= self._kv_blocks:
+            raise PlanError(f"block {block} is given to slot {state.slot}; the pool has {self._kv_blocks}")
+        state.blocks.append(block)
+        self._owners[block] = owners
+
+    def _check_copy(self, source: int, target: int) -> None:
+        if source >= self._kv_blocks or self._owners.get(target) != 1:
+            raise PlanError(f"block {source} is copied to block {target}, which no sequence owns alone")
+
+    def _decode(self, state: SlotState) -> Work | None:
+        if state.finished is not None:
+            return None
+        if state.computed != len(state.tokens) - 1 or len(state.tokens) == state.prompt_length:
+            raise PlanError(f"slot {state.slot} is decoded before its prefill is done")
+        return self._compute(state, length=1, emits=True)
+
+    def _prefill(self, state: SlotState, span: PrefillSpan) -> Work | None:
+        if state.finished is not None:
+            return None
+        end = span.start + span.length
+        if span.start != state.computed or span.length < 1 or end > len(state.tokens):
+            raise PlanError(
+                f"slot {state.slot} is prefilled from {span.start} to {end}; "
+                f"{state.computed} of its {len(state.tokens)} tokens are computed"
+            )
+        if span.emits is not (end == len(state.tokens)):
+            raise PlanError(
+                f"slot {state.slot} is to emit at {end} of {len(state.tokens)} tokens, or not to at the end"
+            )
+        return self._compute(state, length=span.length, emits=span.emits)
+
+    def _compute(self, state: SlotState, *, length: int, emits: bool) -> Work:
+        start, end = state.computed, state.computed + length
+        if end > len(state.blocks) * self._block_size:
+            raise PlanError(f"slot {state.slot} reaches {end} tokens with {len(state.blocks)} blocks")
+        state.computed = end
+        return Work(state=state, start=start, length=length, emits=emits)
+
+    def _state(self, slot: int, verb: str) -> SlotState:
+        state = self._states.get(slot)
+        if state is None:
+            raise PlanError(f"slot {slot} is {verb}, but is empty")
+        return state
