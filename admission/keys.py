@@ -96,8 +96,9 @@ TOKENIZER_TTL_MS = 3600 * 1000
 """Files of some megabytes outlive a short absence of their workers, so that they are not sent again at once."""
 
 GATEWAY_PREFIX = "sg:gateway:"  # + gateway id, string: relay address; GATEWAY_TTL_MS
-WORKER_PREFIX = "sg:worker:"  # + worker address, string: gateway id; WORKER_LEASE_TTL_MS
-MODEL_PREFIX = "sg:model:"  # + model name and tokenizer digest, string: model card; MODEL_TTL_MS
+WORKER_PREFIX = "sg:worker:"  # + worker address, string: id of the gateway that drives it; WORKER_LEASE_TTL_MS
+MODEL_PREFIX = "sg:{models}:"  # + model name, string: its card; MODEL_TTL_MS
+MODEL_NAMES = "sg:{models}"  # set: names to look for under the prefix; lives as long as the last card, MODEL_TTL_MS
 TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, hash: file name -> content; TOKENIZER_TTL_MS
 
 EPOCH = "sg:epoch"

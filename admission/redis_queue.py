@@ -28,6 +28,8 @@ from admission.scripts import QueueScripts
 
 _BLOCK_S = WANT_LEASE_US / 2 / 1_000_000  # a driver that waits speaks twice within the lease of its want
 
+_MIN_BLOCK_S = 0.01  # Redis 6.2 rounds less than a millisecond down to "for ever"
+
 DRIVER_LEASE_S = 10.0
 """A driver speaks every ``_BLOCK_S`` or so; four times that in silence, and it is dead or as good as dead."""
 
@@ -89,9 +91,7 @@ class RedisQueue:
             for name, number in counts.items()
             if name.startswith(_CLASS_FIELD) and number
         )
-        return QueueStats(
-            requests=counts.get("requests", 0), tokens=counts.get("tokens", 0), by_class=tuple(by_class)
-        )
+        return QueueStats(requests=counts.get("requests", 0), tokens=counts.get("tokens", 0), by_class=tuple(by_class))
 
     # --- for drivers --------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class RedisQueue:
             left_s = deadline - time.monotonic()
             if claims or woken or left_s <= 0:
                 return claims
-            woken = await self._wait_for_token(driver_id, min(left_s, _BLOCK_S))
+            woken = await self._wait_for_token(driver_id, max(_MIN_BLOCK_S, min(left_s, _BLOCK_S)))
 
     async def settle(self, driver_id: str, entry_ids: Sequence[str]) -> None:
         """These sequences of the driver have ended, in whatever way."""

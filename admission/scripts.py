@@ -1,7 +1,7 @@
 """The Lua acts as typed calls. One file per act in ``lua/``; its header declares purpose, KEYS, ARGV and result.
 
-The text of an act is the constants of ``keys``, then ``_common.lua``, then its own file. It is sent by digest; a Redis
-that does not know the digest (new, or flushed) gets the text.
+The text of an act on the queue is the constants of ``keys``, then ``_common.lua``, then its own file. It is sent by
+digest; a Redis that does not know the digest (new, or flushed) gets the text.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from admission.queue import (
     Withdrawn,
 )
 
+Argument = str | int | bytes
+
+_ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver")
+
 _CONSTANTS = f"""\
 local QUEUE_TTL_MS = {QUEUE_TTL_MS}
 local MARK_TTL_MS = {MARK_TTL_MS}
@@ -50,18 +54,26 @@ class Script:
     digest: str
 
 
-def load_script(name: str, *, num_keys: int) -> Script:
-    """The act ``lua/{name}.lua``. Raises ``ScriptError`` unless its header declares this name and key count."""
-    folder = resources.files("admission") / "lua"
-    body = (folder / f"{name}.lua").read_text()
+def load_script(name: str, *, num_keys: int, before: str = "") -> Script:
+    """``lua/{name}.lua``, after the text ``before``. Raises ``ScriptError`` unless its header declares name and keys."""
+    body = _read(name)
     header = _HEADER.match(body)
     if header is None or header["name"] != name:
         raise ScriptError(f"lua/{name}.lua does not open with its name, KEYS, ARGV and Result")
     if int(header["num_keys"]) != num_keys:
         raise ScriptError(f"lua/{name}.lua declares {header['num_keys']} keys, {num_keys} are passed")
-    text = _CONSTANTS + (folder / "_common.lua").read_text() + body
+    text = before + body
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # how Redis names scripts
     return Script(name=name, text=text, digest=digest)
+
+
+async def run_script(client: redis.asyncio.Redis, script: Script, keys: Sequence[str], *arguments: Argument) -> Any:
+    """Its reply, as redis-py gives it."""
+    call = (len(keys), *keys, *arguments)
+    try:
+        return await client.execute_command("EVALSHA", script.digest, *call)
+    except NoScriptError:  # nothing has run: the text is sent in its place
+        return await client.execute_command("EVAL", script.text, *call)
 
 
 class QueueScripts:
@@ -73,8 +85,8 @@ class QueueScripts:
         self._client = client
         self._clock_us = clock_us
         self._keys = keys.in_order()
-        acts = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver")
-        self._scripts = {name: load_script(name, num_keys=len(self._keys)) for name in acts}
+        before = _CONSTANTS + _read("_common")
+        self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
 
     async def offer(self, entry: Entry, bounds: QueueBounds) -> OfferResult:
         reply = await self._run(
@@ -131,14 +143,13 @@ class QueueScripts:
         """Forget a driver that was last heard of at ``beat``; False: it has been heard of since."""
         return bool(await self._run("forget_driver", driver_id, beat) == b"forgotten")
 
-    async def _run(self, name: str, *arguments: str | int | bytes) -> Any:
-        script = self._scripts[name]
+    async def _run(self, name: str, *arguments: Argument) -> Any:
         clock = self._clock_us() if self._clock_us else ""
-        call = (len(self._keys), *self._keys, clock, *arguments)
-        try:
-            return await self._client.execute_command("EVALSHA", script.digest, *call)
-        except NoScriptError:  # nothing has run: the text is sent in its place
-            return await self._client.execute_command("EVAL", script.text, *call)
+        return await run_script(self._client, self._scripts[name], self._keys, clock, *arguments)
+
+
+def _read(name: str) -> str:
+    return (resources.files("admission") / "lua" / f"{name}.lua").read_text()
 
 
 def _or_empty(bound: int | None) -> int | str:

@@ -43,11 +43,15 @@ end
 
 local function save(entry) redis.call('HSET', ENTRIES, entry.id, cmsgpack.pack(entry)) end
 
+local function add(field, number)
+  redis.call('HINCRBY', TOTALS, field, number + 0) -- Lua's zero may be negative, and Redis takes no '-0'
+end
+
 local function count(entry, sign)
-  redis.call('HINCRBY', TOTALS, 'requests', sign)
-  redis.call('HINCRBY', TOTALS, 'tokens', sign * entry.tokens)
-  redis.call('HINCRBY', TOTALS, 'bytes', sign * entry.bytes)
-  redis.call('HINCRBY', TOTALS, 'class:' .. entry.class, sign)
+  add('requests', sign)
+  add('tokens', sign * entry.tokens)
+  add('bytes', sign * entry.bytes)
+  add('class:' .. entry.class, sign)
 end
 
 local function line_of(entry) return entry.place == 'paused' and paused_by(entry.driver) or WAITING end
@@ -101,6 +105,7 @@ end
 -- The driver lives, and received what it says it did (ids from ARGV[first] on).
 local function hear(driver, first)
   redis.call('HINCRBY', BEATS, driver, 1)
+  keep(BEATS)
   for index = first, #ARGV do
     if redis.call('ZREM', handed_by(driver), ARGV[index]) == 1 then
       local entry = load_entry(ARGV[index])
@@ -184,6 +189,7 @@ end
 local function set_want(driver, want)
   if want.slots > 0 or want.weakest then
     redis.call('HSET', WANTS, driver, cmsgpack.pack(want))
+    keep(WANTS)
   else
     redis.call('HDEL', WANTS, driver)
   end

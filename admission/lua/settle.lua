@@ -8,4 +8,5 @@ for index = 3, #ARGV do
   local entry = load_entry(ARGV[index])
   if entry and entry.driver == ARGV[2] then finish(entry, 'settled') end
 end
+wake_claimants()
 return 'settled'

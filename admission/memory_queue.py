@@ -1,0 +1,288 @@
+"""The queue rule in memory: pure and synchronous, for the simulator and as the reference that Redis is held to.
+
+The rules:
+
+* An offer is handed over when a live standing want has room for it and nothing that its driver might claim is better;
+  of several such drivers the one with most free slots takes it. Else it is queued within the bounds, or refused.
+* A claim takes the best entries while slots and KV room last, and stops at the first that does not fit: nothing is
+  passed over, so nothing starves. What was asked for and not given stands as the driver's want.
+* A claim without free slots exchanges: the best entry goes to the driver and the driver's weakest sequence into the
+  driver's line, when the entry is better by class *and* by score. What waits does not change in number.
+* Whenever the lines change, every driver whose claim would now give it something is woken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from admission.events import Weakest
+from admission.keys import MARK_TTL_MS, WANT_LEASE_US
+from admission.lines import Item, Lines, Place
+from admission.queue import Asked, Claim, Entry, Offered, OfferResult, QueueBounds, QueueStats, Withdrawal, Withdrawn
+
+_IN_LINE = (Place.WAITING, Place.PAUSED)
+
+
+class _Ending(Enum):
+    SETTLED = "settled"
+    WITHDRAWN = "withdrawn"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mark:
+    """How an entry that is gone answered its offer, and how it ended."""
+
+    answer: Offered
+    ending: _Ending
+    expires_us: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Want:
+    slots: int
+    kv_tokens: int | None
+    weakest: Weakest | None
+    expires_us: int
+
+    def has_room(self, tokens: int) -> bool:
+        return self.slots > 0 and (self.kv_tokens is None or tokens <= self.kv_tokens)
+
+    def take(self, tokens: int) -> None:
+        self.slots = max(0, self.slots - 1)
+        if self.kv_tokens is not None:
+            self.kv_tokens -= tokens
+
+
+class MemoryQueue:
+    """The acts of ``admission.queue`` on a queue in memory. ``now_us`` must not go back from act to act."""
+
+    def __init__(self, bounds: QueueBounds) -> None:
+        self._bounds = bounds
+        self._lines = Lines()
+        self._items: dict[str, Item] = {}
+        self._marks: dict[str, _Mark] = {}
+        self._wants: dict[str, _Want] = {}
+        self._handed: dict[str, list[str]] = {}  # per driver, since its last call
+        self._woken: dict[str, None] = {}
+        self._last_number = 0
+
+    # --- for origins --------------------------------------------------------------------------------------------------
+
+    def offer(self, entry: Entry, now_us: int) -> OfferResult:
+        """Hand ``entry`` to a standing want, or queue it, or say which bound is full."""
+        self._forget_marks(now_us)
+        known = self._items.get(entry.entry_id) or self._marks.get(entry.entry_id)
+        if known is not None:
+            return self._answer(known.answer, entry.entry_id)
+        score = now_us - entry.head_start_us
+        taker = self._taker(entry.tokens, score, now_us)
+        if taker is None and (refusal := self._full(entry)):
+            return self._answer(refusal, entry.entry_id)
+        self._last_number += 1
+        item = Item(
+            entry=entry,
+            arrival_us=now_us,
+            score=score,
+            number=self._last_number,
+            answer=Offered.HANDED if taker else Offered.QUEUED,
+        )
+        self._items[entry.entry_id] = item
+        if taker is None:
+            self._lines.join(item, pinned_to=None)
+            self._wake_claimants()
+        else:
+            self._wants[taker].take(entry.tokens)
+            item.place, item.driver_id = Place.HANDED, taker
+            self._handed.setdefault(taker, []).append(entry.entry_id)
+            self._woken[taker] = None
+        return self._answer(item.answer, entry.entry_id)
+
+    def withdraw(self, entry_id: str, now_us: int) -> Withdrawal:
+        """Take an entry out; one that a driver has stays with it, but never goes back into a line."""
+        self._forget_marks(now_us)
+        item = self._items.get(entry_id)
+        if item is None:
+            mark = self._marks.get(entry_id)
+            if mark is None:
+                self._mark(entry_id, Offered.WITHDRAWN, _Ending.UNKNOWN, now_us)
+            withdrawn = mark is not None and mark.ending is _Ending.WITHDRAWN
+            return Withdrawal(outcome=Withdrawn.WITHDRAWN if withdrawn else Withdrawn.UNKNOWN)
+        if item.place not in _IN_LINE:
+            item.cancelled = True
+            return Withdrawal(outcome=Withdrawn.CLAIMED, driver_id=item.driver_id)
+        self._finish(item, _Ending.WITHDRAWN, now_us)
+        self._wake_claimants()
+        return Withdrawal(outcome=Withdrawn.WITHDRAWN, driver_id=item.driver_id)
+
+    def stats(self) -> QueueStats:
+        return self._lines.stats()
+
+    # --- for drivers --------------------------------------------------------------------------------------------------
+
+    def claim(self, driver_id: str, asked: Asked, now_us: int) -> tuple[Claim, ...]:
+        """The best entries for ``asked``, after what was handed over and not yet collected."""
+        claims = self._collect(driver_id, now_us)
+        want = _Want(
+            slots=asked.slots,
+            kv_tokens=asked.kv_tokens,
+            weakest=None if claims else asked.weakest,
+            expires_us=now_us + WANT_LEASE_US,
+        )
+        for claim in claims:
+            want.take(claim.entry.tokens)
+        best = self._lines.best_for(driver_id)
+        if best and (victim := self._victim_for(best, driver_id, want)):
+            claims.append(self._give(best, driver_id, victim_id=victim.entry.entry_id))
+            self._lines.join(victim, pinned_to=driver_id)
+            want.weakest = None
+        while (best := self._lines.best_for(driver_id)) and want.has_room(best.entry.tokens):
+            want.take(best.entry.tokens)
+            claims.append(self._give(best, driver_id))
+        self._wants[driver_id] = want
+        self._woken.pop(driver_id, None)
+        self._wake_claimants()
+        return tuple(claims)
+
+    def next_handed(self, driver_id: str, now_us: int) -> tuple[Claim, ...]:
+        """What was handed to the driver since its last call; when that is nothing, its wake-up is taken.
+
+        Its want lives on.
+        """
+        if driver_id in self._wants:
+            self._wants[driver_id].expires_us = now_us + WANT_LEASE_US
+        claims = self._collect(driver_id, now_us)
+        if not claims:
+            self._woken.pop(driver_id, None)
+        return tuple(claims)
+
+    def is_woken(self, driver_id: str) -> bool:
+        """Whether the driver should collect or claim again."""
+        return driver_id in self._woken
+
+    def settle(self, driver_id: str, entry_ids: Iterable[str], now_us: int) -> None:
+        """These sequences of the driver have ended. Ids that it does not have change nothing."""
+        for item in self._owned(driver_id, entry_ids):
+            self._finish(item, _Ending.SETTLED, now_us)
+        self._wake_claimants()
+
+    def give_back(self, driver_id: str, entry_ids: Iterable[str], now_us: int) -> None:
+        """The driver had to pause these: into its own line, past the bounds if need be. Its standing want ends."""
+        self._wants.pop(driver_id, None)
+        for item in self._owned(driver_id, entry_ids):
+            if item.place is not Place.PAUSED:
+                self._put_back(item, now_us, pinned_to=driver_id)
+
+    def forget_driver(self, driver_id: str, now_us: int) -> None:
+        """What the driver received is dropped; what it did not, and what it had paused, goes to the shared line."""
+        for item in self._owned(driver_id, list(self._items)):
+            if item.place is Place.HELD:
+                del self._items[item.entry.entry_id]
+            else:
+                self._put_back(item, now_us, pinned_to=None)
+        self._wants.pop(driver_id, None)
+        self._handed.pop(driver_id, None)
+        self._woken.pop(driver_id, None)
+        self._wake_claimants()
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    def _full(self, entry: Entry) -> Offered | None:
+        bounds, lines = self._bounds, self._lines
+        if len(lines) + 1 > bounds.max_requests:
+            return Offered.QUEUE_FULL
+        if bounds.max_tokens is not None and lines.num_tokens + entry.tokens > bounds.max_tokens:
+            return Offered.QUEUE_TOKENS_FULL
+        if bounds.max_bytes is not None and lines.num_bytes + len(entry.payload) > bounds.max_bytes:
+            return Offered.QUEUE_FULL
+        return None
+
+    def _taker(self, tokens: int, score: int, now_us: int) -> str | None:
+        willing = []
+        for driver_id, want in self._wants.items():
+            if want.expires_us > now_us and want.has_room(tokens):
+                best = self._lines.best_for(driver_id)
+                if best is None or score < best.score:
+                    willing.append((-want.slots, driver_id))
+        return min(willing)[1] if willing else None
+
+    def _victim_for(self, newcomer: Item, driver_id: str, want: _Want) -> Item | None:
+        weakest = want.weakest
+        if want.slots > 0 or weakest is None:
+            return None
+        if newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
+            return None
+        victim = self._items.get(weakest.sequence_id)
+        if victim is None or victim.place is not Place.HELD or victim.driver_id != driver_id or victim.cancelled:
+            return None
+        if want.kv_tokens is not None and newcomer.entry.tokens > want.kv_tokens + victim.entry.tokens:
+            return None
+        return victim
+
+    def _wake_claimants(self) -> None:
+        for driver_id, want in self._wants.items():
+            best = self._lines.best_for(driver_id)
+            if best and (want.has_room(best.entry.tokens) or self._victim_for(best, driver_id, want)):
+                self._woken[driver_id] = None
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, outcome: Offered, entry_id: str) -> OfferResult:
+        item = self._items.get(entry_id)
+        return OfferResult(
+            outcome=outcome,
+            position=self._lines.num_ahead(item) if item and item.place is Place.WAITING else 0,
+            waiting_requests=len(self._lines),
+            waiting_tokens=self._lines.num_tokens,
+        )
+
+    def _owned(self, driver_id: str, entry_ids: Iterable[str]) -> list[Item]:
+        found = (self._items.get(entry_id) for entry_id in dict.fromkeys(entry_ids))
+        return [item for item in found if item is not None and item.driver_id == driver_id]
+
+    def _collect(self, driver_id: str, now_us: int) -> list[Claim]:
+        claims = []
+        for item in self._owned(driver_id, self._handed.pop(driver_id, [])):
+            if item.place is not Place.HANDED:  # given back before it was collected
+                continue
+            if item.cancelled:
+                self._finish(item, _Ending.WITHDRAWN, now_us)
+            else:
+                item.place = Place.HELD
+                claims.append(_claim(item))
+        return claims
+
+    def _give(self, item: Item, driver_id: str, *, victim_id: str | None = None) -> Claim:
+        self._lines.leave(item)
+        item.place, item.driver_id = Place.HELD, driver_id
+        return _claim(item, victim_id=victim_id)
+
+    def _put_back(self, item: Item, now_us: int, *, pinned_to: str | None) -> None:
+        if item.cancelled:
+            self._finish(item, _Ending.WITHDRAWN, now_us)
+            return
+        if item.place in _IN_LINE:
+            self._lines.leave(item)
+        self._lines.join(item, pinned_to=pinned_to)
+
+    def _finish(self, item: Item, ending: _Ending, now_us: int) -> None:
+        if item.place in _IN_LINE:
+            self._lines.leave(item)
+        del self._items[item.entry.entry_id]
+        self._mark(item.entry.entry_id, item.answer, ending, now_us)
+
+    def _mark(self, entry_id: str, answer: Offered, ending: _Ending, now_us: int) -> None:
+        self._marks[entry_id] = _Mark(answer=answer, ending=ending, expires_us=now_us + MARK_TTL_MS * 1000)
+
+    def _forget_marks(self, now_us: int) -> None:
+        while self._marks:
+            oldest = next(iter(self._marks))
+            if self._marks[oldest].expires_us > now_us:
+                return
+            del self._marks[oldest]
+
+
+def _claim(item: Item, *, victim_id: str | None = None) -> Claim:
+    return Claim(entry=item.entry, arrival_us=item.arrival_us, score=item.score, victim_id=victim_id)

@@ -1,0 +1,302 @@
+"""One queue rule, two stores: whatever is done to both, both answer the same."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from admission.classes import SECOND_US
+from admission.events import Weakest
+from admission.keys import WANT_LEASE_US, QueueKeys
+from admission.memory_queue import MemoryQueue
+from admission.queue import Asked, Claim, Entry, QueueBounds
+from admission.redis_client import connect
+from admission.redis_queue import RedisQueue
+from gateway.redis_server import RedisServer
+
+T = TypeVar("T")
+
+DRIVERS = ("g0/unix:/w0", "g1/tcp:127.0.0.1:7000")
+CLASSES = (("interactive", 0, 3 * SECOND_US), ("standard", 1, SECOND_US), ("batch", 2, 0))
+WALL_US = 1_800_000_000 * SECOND_US  # as large as real times are, so that rounding would show
+NUM_ACTS = 250  # of one long day
+NUM_LONG_PAUSES = 15  # the marks of ended entries outlive them all
+
+drivers = st.sampled_from(DRIVERS)
+backwards = st.integers(0, 7)  # which of the last ones
+models = itertools.count()
+
+
+class Stores(RuleBasedStateMachine):
+    """The same acts on both stores at the same times; results, totals and wake-ups are compared after each."""
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.client = connect(server.url)
+        self.model = f"model-{next(models)}"
+        self.now_us = WALL_US
+        self.long_pauses = 0
+        self.entries: list[Entry] = []
+        self.has: dict[str, dict[str, Claim]] = {driver: {} for driver in DRIVERS}
+
+    @initialize(
+        max_requests=st.sampled_from((6, 4, 2, 1, 0)),
+        max_tokens=st.none() | st.integers(8, 20),
+        max_bytes=st.none() | st.integers(4, 12),
+    )
+    def open_queues(self, max_requests: int, max_tokens: int | None, max_bytes: int | None) -> None:
+        bounds = QueueBounds(max_requests=max_requests, max_tokens=max_tokens, max_bytes=max_bytes)
+        self.memory = MemoryQueue(bounds)
+        self.redis = RedisQueue(self.client, model=self.model, bounds=bounds, clock_us=lambda: self.now_us)
+
+    def both(self, expected: T, act: Callable[[], Awaitable[T]]) -> T:
+        async def run() -> T:
+            return await act()
+
+        assert self.runner.run(run()) == expected
+        return expected
+
+    @rule(pause_us=st.integers(0, SECOND_US))
+    def time_passes(self, pause_us: int) -> None:
+        self.now_us += pause_us
+
+    @precondition(lambda self: self.long_pauses < NUM_LONG_PAUSES)
+    @rule()
+    def wants_expire(self) -> None:
+        self.long_pauses += 1
+        self.now_us += WANT_LEASE_US
+
+    @rule(
+        wanted=st.lists(
+            st.tuples(st.sampled_from(CLASSES), st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=4
+        )
+    )
+    def offer(self, wanted: list[tuple[tuple[str, int, int], int, int]]) -> None:
+        for (name, rank, head_start_us), tokens, size in wanted:
+            entry = Entry(
+                entry_id=f"e{len(self.entries)}",
+                class_name=name,
+                rank=rank,
+                head_start_us=head_start_us,
+                tokens=tokens,
+                payload=bytes(range(size)),
+                tenant=f"tenant {tokens}",
+            )
+            self.entries.append(entry)
+            self.offer_to_both(entry)
+
+    @precondition(lambda self: self.entries)
+    @rule(back=backwards)
+    def offer_again(self, back: int) -> None:
+        self.offer_to_both(self.entries[-1 - back % len(self.entries)])
+
+    def offer_to_both(self, entry: Entry) -> None:
+        self.both(self.memory.offer(entry, self.now_us), lambda: self.redis.offer(entry))
+
+    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=st.none() | st.integers(0, 10))
+    def claim(self, driver: str, slots: int, kv_tokens: int | None) -> None:
+        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens))
+
+    @precondition(lambda self: any(self.has.values()))
+    @rule(back=backwards, kv_tokens=st.none() | st.integers(0, 4))
+    def claim_in_exchange(self, back: int, kv_tokens: int | None) -> None:
+        driver, held = self.some_held(back)
+        weakest = Weakest(sequence_id=held.entry.entry_id, rank=held.entry.rank, score=held.score)
+        self.claim_from_both(driver, Asked(slots=0, kv_tokens=kv_tokens, weakest=weakest))
+
+    @rule(driver=drivers)
+    def next_handed(self, driver: str) -> None:
+        timeout_s = 5.0 if self.memory.is_woken(driver) else 0.0
+        claims = self.both(
+            self.memory.next_handed(driver, self.now_us), lambda: self.redis.next_handed(driver, timeout_s)
+        )
+        self.receive(driver, claims)
+
+    @precondition(lambda self: self.entries)
+    @rule(back=backwards)
+    def withdraw(self, back: int) -> None:
+        self.withdraw_from_both(self.entries[-1 - back % len(self.entries)].entry_id)
+
+    @precondition(lambda self: len(self.entries) % 5 == 4)
+    @rule()
+    def withdraw_before_the_offer(self) -> None:
+        self.withdraw_from_both(f"e{len(self.entries)}")
+
+    def withdraw_from_both(self, entry_id: str) -> None:
+        self.both(self.memory.withdraw(entry_id, self.now_us), lambda: self.redis.withdraw(entry_id))
+
+    @precondition(lambda self: any(self.has.values()))
+    @rule(back=backwards)
+    def settle(self, back: int) -> None:
+        driver, held = self.some_held(back)
+        self.settle_in_both(driver, [held.entry.entry_id])
+
+    @precondition(lambda self: any(self.has.values()))
+    @rule(back=backwards)
+    def give_back(self, back: int) -> None:
+        driver, held = self.some_held(back)
+        self.give_back_to_both(driver, [held.entry.entry_id])
+
+    @precondition(lambda self: self.entries)
+    @rule(driver=drivers, backs=st.lists(backwards, max_size=3), act=st.sampled_from(["settle", "give back"]))
+    def act_on_any(self, driver: str, backs: list[int], act: str) -> None:
+        """What another driver has, or what waits, must not care; what was never received may be named as well."""
+        ids = [self.entries[-1 - back % len(self.entries)].entry_id for back in backs]
+        if act == "settle":
+            self.settle_in_both(driver, ids)
+        else:
+            self.give_back_to_both(driver, ids)
+
+    def settle_in_both(self, driver: str, ids: list[str]) -> None:
+        self.both(self.memory.settle(driver, ids, self.now_us), lambda: self.redis.settle(driver, ids))
+        self.loses(driver, ids)
+
+    def give_back_to_both(self, driver: str, ids: list[str]) -> None:
+        self.both(self.memory.give_back(driver, ids, self.now_us), lambda: self.redis.give_back(driver, ids))
+        self.loses(driver, ids)
+
+    @precondition(lambda self: any(self.has.values()))
+    @rule(back=backwards)
+    def forget_driver(self, back: int) -> None:
+        driver, _ = self.some_held(back)
+        self.both(self.memory.forget_driver(driver, self.now_us), lambda: self.redis.forget_driver(driver))
+        self.has[driver].clear()
+
+    @invariant()
+    def what_waits_is_the_same(self) -> None:
+        if hasattr(self, "redis"):
+            self.both(self.memory.stats(), self.redis.stats)
+
+    @invariant()
+    def the_same_drivers_are_woken(self) -> None:
+        async def tokens(driver: str) -> int:
+            return int(await self.client.llen(QueueKeys.of(self.model).inbox_of(driver)))
+
+        if hasattr(self, "redis"):
+            for driver in DRIVERS:
+                assert self.runner.run(tokens(driver)) == self.memory.is_woken(driver), driver
+
+    def claim_from_both(self, driver: str, asked: Asked) -> None:
+        claims = self.both(self.memory.claim(driver, asked, self.now_us), lambda: self.redis.claim(driver, asked))
+        self.receive(driver, claims)
+
+    def receive(self, driver: str, claims: tuple[Claim, ...]) -> None:
+        for claim in claims:
+            if claim.victim_id is not None:
+                del self.has[driver][claim.victim_id]
+            self.has[driver][claim.entry.entry_id] = claim
+
+    def some_held(self, back: int) -> tuple[str, Claim]:
+        """One of the sequences that drivers have, with its driver."""
+        held = [(driver, claim) for driver, claims in self.has.items() for claim in claims.values()]
+        return held[-1 - back % len(held)]
+
+    def loses(self, driver: str, ids: list[str]) -> None:
+        for entry_id in ids:
+            self.has[driver].pop(entry_id, None)
+
+    def teardown(self) -> None:
+        async def close() -> None:
+            await self.redis.aclose()
+            await self.client.aclose()
+
+        self.runner.run(close())
+        self.runner.close()
+
+
+def test_memory_and_redis_answer_alike(redis_server: RedisServer) -> None:
+    """The simulator decides on the memory store, the cluster on Redis: what is learnt of one must hold for the other.
+
+    Hypothesis chooses, and shrinks a difference to the acts that make it.
+    """
+    run_state_machine_as_test(
+        lambda: Stores(redis_server),
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_memory_and_redis_answer_alike_on_a_long_day(redis_server: RedisServer, seed: int) -> None:
+    """Full queues, hand-overs and exchanges in long succession: states that short sequences of acts hardly reach."""
+    choose = random.Random(seed)
+    stores = Stores(redis_server)
+    stores.open_queues(
+        max_requests=choose.randint(3, 8), max_tokens=choose.choice((None, 20)), max_bytes=choose.choice((None, 14))
+    )
+    weights = QUIET_DAY if seed % 2 else BUSY_DAY
+    try:
+        for act in choose.choices(list(weights), list(weights.values()), k=NUM_ACTS):
+            perform(act, stores, choose)
+            stores.what_waits_is_the_same()
+            stores.the_same_drivers_are_woken()
+    finally:
+        stores.teardown()
+
+
+BUSY_DAY = {
+    "offer": 30,
+    "offer again": 5,
+    "claim": 10,
+    "claim in exchange": 15,
+    "next handed": 10,
+    "withdraw": 7,
+    "settle": 7,
+    "give back": 4,
+    "act on any": 3,
+    "forget driver": 1,
+    "time passes": 6,
+    "wants expire": 2,
+}
+QUIET_DAY = BUSY_DAY | {"offer": 20, "claim": 30, "claim in exchange": 5, "settle": 20, "give back": 1}
+
+
+def perform(act: str, stores: Stores, choose: random.Random) -> None:
+    driver, back = choose.choice(DRIVERS), choose.randrange(8)
+    held, offered = any(stores.has.values()), bool(stores.entries)
+    if act == "offer":
+        stores.offer([(choose.choice(CLASSES), choose.randint(1, 5), choose.randint(0, 3))])
+    elif act == "offer again" and offered:
+        stores.offer_again(back)
+    elif act == "claim":
+        stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))
+    elif act == "claim in exchange" and held:
+        stores.claim_in_exchange(back, choose.choice((None, 0, 2)))
+    elif act == "next handed":
+        stores.next_handed(driver)
+    elif act == "withdraw" and offered:
+        stores.withdraw(back)
+    elif act == "settle" and held:
+        stores.settle(back)
+    elif act == "give back" and held:
+        stores.give_back(back)
+    elif act == "act on any" and offered:
+        stores.act_on_any(driver, [back, back + 1], choose.choice(("settle", "give back")))
+    elif act == "forget driver" and held:
+        stores.forget_driver(back)
+    elif act == "wants expire" and stores.long_pauses < NUM_LONG_PAUSES:
+        stores.wants_expire()
+    else:
+        stores.time_passes(choose.choice((0, 1, SECOND_US // 10)))
