@@ -19,6 +19,9 @@ async def run_beside(main: Coroutine[Any, Any, None], *helpers: Coroutine[Any, A
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as failures:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from failures  # a cancel from outside that came meanwhile is not to be lost
         raise _first(failures) from failures
 
 
