@@ -6,12 +6,15 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from admission.keys import MODEL_PREFIX
+from admission.presets import SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
 from gateway.errors import Reason, Refused
 from gateway.redis_server import RedisServer
@@ -45,10 +48,13 @@ def echoed(num_tokens: int) -> tuple[int, ...]:
     return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
 
 
+async def nothing_waits(gateway: Member) -> bool:
+    return (await gateway.assembly.queues.of("fake").stats()).requests == 0
+
+
 async def is_idle(gateway: Member) -> bool:
     """Nothing runs and nothing waits."""
-    stats = await gateway.assembly.queues.of("fake").stats()
-    return stats.requests == 0 and all(
+    return await nothing_waits(gateway) and all(
         gateway.value(name) == 0 for name in ("sluicegate_slots_in_use", "sluicegate_kv_blocks_in_use")
     )
 
@@ -140,17 +146,12 @@ async def test_cancelling_a_waiting_request_takes_it_out_of_the_queue(
         await gateway.ready()
         worker.gate.clear()
         running = [await gateway.submit(prompt_ids=PROMPT) for _ in range(2)]
-        await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 2, "both slots are taken")
+        await wait_until(lambda: nothing_waits(gateway), "a driver has both")
         waiting = await gateway.submit(prompt_ids=PROMPT)
-        queue = gateway.assembly.queues.of("fake")
-        assert (await queue.stats()).requests == 1
+        assert not await nothing_waits(gateway)
         waiting.cancel("test")
         waiting.cancel("again: it means nothing")
-
-        async def is_empty() -> bool:
-            return (await queue.stats()).requests == 0
-
-        await wait_until(is_empty, "the queue is empty")
+        await wait_until(lambda: nothing_waits(gateway), "the queue is empty")
         worker.gate.set()
         assert [(await read_all(stream)).token_ids for stream in running] == [echoed(8)] * 2
         assert [tokens async for tokens in waiting] == []
@@ -226,7 +227,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(url: str, run_dir: 
         await gateway.ready()
         worker.gate.clear()
         accepted = [await gateway.submit(prompt_ids=PROMPT) for _ in range(2)]
-        await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 2, "both slots are taken")
+        await wait_until(lambda: nothing_waits(gateway), "a driver has both")
         accepted.append(await gateway.submit(prompt_ids=PROMPT))
         with pytest.raises(Refused) as refused:
             await gateway.submit(prompt_ids=PROMPT)
@@ -240,7 +241,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(url: str, run_dir: 
 
 
 async def test_an_unknown_model_is_told_from_one_without_a_worker(
-    url: str, run_dir: Path, worker: WorkerPeer
+    redis_client: Any, url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
     """404 is the client's mistake; 503 is ours, and passes."""
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
@@ -249,7 +250,9 @@ async def test_an_unknown_model_is_told_from_one_without_a_worker(
             await gateway.submit(model="nobody")
         assert refused.value.reason is Reason.UNKNOWN_MODEL
         await worker.kill()
-        await wait_until(lambda: not gateway.assembly.view.serves("fake"), "nobody serves it", timeout_s=20.0)
+        await wait_until(lambda: len(gateway.assembly.drivers) == 0, "the worker is lost")
+        await redis_client.delete(MODEL_PREFIX + "fake")  # as its lifetime does, a little later
+        await wait_until(lambda: not gateway.assembly.view.serves("fake"), "nobody serves it")
         with pytest.raises(Refused) as refused:
             await gateway.submit()
         assert refused.value.reason is Reason.NO_WORKER
@@ -275,25 +278,20 @@ async def test_a_better_class_takes_the_slot_of_a_lesser_one_which_then_continue
 
 async def test_sequences_paused_for_memory_continue_where_they_were(url: str, run_dir: Path) -> None:
     """A pool that is too small for all of them makes some wait, not fail."""
+    greedy = replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=0)  # starts whatever fits now
     peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=4, blocks=16, block_size=4))
     await peer.start(f"unix:{run_dir}/w0")
-    async with member(url, run_dir, workers=(peer.address,), preset=_grabbing()) as gateway:
+    async with member(url, run_dir, workers=(peer.address,), preset=greedy) as gateway:
         await gateway.ready()
-        streams = [await gateway.submit(max_tokens=30, prompt_ids=PROMPT) for _ in range(4)]
+        peer.gate.clear()
+        streams = [await gateway.submit(max_tokens=24, prompt_ids=PROMPT[:4]) for _ in range(4)]
+        await wait_until(lambda: nothing_waits(gateway), "all are claimed")
+        peer.gate.set()
         answers = await asyncio.gather(*[read_all(stream) for stream in streams])
-        assert [(answer.token_ids, answer.finish) for answer in answers] == [(echoed(30), "length")] * 4
+        assert [(answer.token_ids, answer.finish) for answer in answers] == [(PROMPT[:4] * 6, "length")] * 4
         assert gateway.value("sluicegate_preemptions_total", reason="kv") > 0
         await wait_until(lambda: is_idle(gateway), "everything is free again")
     await peer.kill()
-
-
-def _grabbing() -> Any:
-    """A preset that starts whatever fits now."""
-    from dataclasses import replace
-
-    from admission.presets import SLUICEGATE, KvAdmission
-
-    return replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=0)
 
 
 async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
