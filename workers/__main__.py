@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from workers.errors import LoadError
 from workers.executor import Executor
 from workers.lifetime import Stopped, die_with_parent, stop_on_signals
 from workers.listener import ListenError, listen, stop_listening
@@ -70,7 +71,7 @@ def _serve(settings: WorkerSettings, secret: bytes) -> None:
 def _load(settings: WorkerSettings, progress: Callable[[str], None]) -> Executor:
     if settings.fake_worker is not None:
         return _load_fake(settings, settings.fake_worker, progress)
-    from workers.engine import LoadError, load_engine  # noqa: PLC0415 -- torch takes seconds, the rest needs none of it
+    from workers.engine import load_engine  # noqa: PLC0415 -- torch takes seconds, the rest needs none of it
 
     try:
         return load_engine(settings, progress)

@@ -56,6 +56,9 @@ class WorkerSettings(BaseSettings):
     served_model_name: str | None = Field(
         None, min_length=1, description="name that clients ask for (if not given: the model's)"
     )
+    model_cache: Path | None = Field(
+        None, description="folder for converted models (if not given: sluicegate/models under the user's cache folder)"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers to compute with")
     max_slots: int = Field(

@@ -1,0 +1,180 @@
+"""The KV pool: the keys and values of every sequence, in blocks that the scheduler hands out.
+
+A block holds ``block_size`` tokens of one sequence, in every layer. Within a layer the pool is a matrix whose row
+``block * kv_heads + head`` holds the keys (or values) of one head for a whole block:
+
+    keys[layer]   [(num_blocks + 1) * kv_heads, block_size * key_dim]
+
+So gathering a sequence's rows, head by head, gives ``[kv_heads, tokens, key_dim]`` without a transposition: one
+``index_select`` of long contiguous rows, then matrix products on contiguous operands (on a CPU they are a third faster
+than on operands strided by token). A token is written through a view of the same memory, one row per head and token.
+
+The last block, ``null_block``, is nobody's and always zero: block tables are padded with it. Padding is masked, but a
+mask cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken sequence wrote; for
+the same reason ``scrub`` takes what is not finite out of the blocks of a sequence that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workers.errors import LoadError
+from workers.host import free_memory
+
+CPU_FRACTION = 0.25
+"""Of the memory available: on a CPU the gateway, Redis, other workers and the user's programs want theirs too."""
+
+CUDA_FRACTION = 0.85
+"""Of the memory free after the weights; the rest is for activations and the allocator's slack."""
+
+
+class LayerKind(NamedTuple):
+    """Layers of one kind can share a step's index tensors and masks."""
+
+    kv_heads: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """What one attention layer keeps per token, and how far back it looks (``window`` tokens; None: to the start)."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None
+
+    @property
+    def kind(self) -> LayerKind:
+        return LayerKind(self.kv_heads, self.window)
+
+    @property
+    def elements_per_token(self) -> int:
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+class KVPool:
+    """Keys and values of ``num_blocks`` blocks (and the null block) for every layer."""
+
+    def __init__(
+        self,
+        *,
+        layers: Sequence[LayerShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        rows = num_blocks + 1
+        self._keys = [
+            _zeros((rows * layer.kv_heads, block_size * layer.key_dim), dtype, device) for layer in self.layers
+        ]
+        self._values = [
+            _zeros((rows * layer.kv_heads, block_size * layer.value_dim), dtype, device) for layer in self.layers
+        ]
+
+    @property
+    def null_block(self) -> int:
+        return self.num_blocks
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store ``keys`` [kv_heads, tokens, key_dim] and ``values`` at ``rows`` [kv_heads * tokens] of head-tokens."""
+        shape = self.layers[layer]
+        self._keys[layer].view(-1, shape.key_dim).index_copy_(0, rows, keys.reshape(-1, shape.key_dim))
+        self._values[layer].view(-1, shape.value_dim).index_copy_(0, rows, values.reshape(-1, shape.value_dim))
+
+    def gather(self, layer: int, rows: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+        """Keys [heads, tokens, key_dim] and values of the pool's ``rows``, which come head by head."""
+        shape = self.layers[layer]
+        keys = self._keys[layer].index_select(0, rows).view(heads, -1, shape.key_dim)
+        values = self._values[layer].index_select(0, rows).view(heads, -1, shape.value_dim)
+        return keys, values
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, each from source to target, in every layer."""
+        if not pairs:
+            return
+        sources, targets = torch.tensor(pairs).unbind(dim=1)
+        for matrix, layer in self._matrices():
+            blocks = matrix.view(self.num_blocks + 1, layer.kv_heads, -1)
+            blocks[targets] = blocks[sources]
+
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Put zeros where ``blocks`` hold NaN or infinity. What is finite stays: others may share it."""
+        index = torch.tensor(blocks, dtype=torch.int64)
+        for matrix, layer in self._matrices():
+            rows = matrix.view(self.num_blocks + 1, layer.kv_heads, -1)
+            rows[index] = torch.nan_to_num(rows[index], nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _matrices(self) -> list[tuple[Tensor, LayerShape]]:
+        return [*zip(self._keys, self.layers, strict=True), *zip(self._values, self.layers, strict=True)]
+
+
+def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy asks the system for zero pages, which are there at once and take memory when first written to; torch.zeros
+    # would write to all of them now, some seconds for a pool of gigabytes.
+    num_bytes = shape[0] * shape[1] * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+
+
+# --- how many blocks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSize:
+    """Blocks of the pool, and the context length that they allow."""
+
+    num_blocks: int
+    context_length: int
+
+
+def block_bytes(layers: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
+    return sum(layer.elements_per_token for layer in layers) * block_size * dtype.itemsize
+
+
+def size_pool(
+    *,
+    kv_blocks: int | None,
+    available_bytes: int,
+    share: float,
+    bytes_per_block: int,
+    max_slots: int,
+    context_length: int,
+    block_size: int,
+) -> PoolSize:
+    """The pool's size: ``kv_blocks`` if asked for, else what ``share`` of the memory holds, up to all slots full.
+
+    A context that the pool cannot hold is lowered to what it can. Raises LoadError when the memory is not there.
+    """
+    if kv_blocks is None:
+        blocks_per_context = -(-context_length // block_size)
+        kv_blocks = min(int(available_bytes * share) // bytes_per_block, max_slots * blocks_per_context)
+    needed = (max(kv_blocks, 1) + 1) * bytes_per_block  # the null block counts
+    if kv_blocks < 1 or needed > available_bytes:
+        raise LoadError(
+            f"There is not enough memory for the KV pool: it needs {needed >> 20} MiB, and {available_bytes >> 20} MiB"
+            " are free."
+        )
+    return PoolSize(num_blocks=kv_blocks, context_length=min(context_length, kv_blocks * block_size))
+
+
+def pool_share(device: torch.device) -> float:
+    return CUDA_FRACTION if device.type == "cuda" else CPU_FRACTION
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that can be had on ``device``."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return free_memory()
