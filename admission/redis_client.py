@@ -27,6 +27,8 @@ MAX_CONNECTIONS = 16
 
 _LOWEST_VERSION = (6, 2)
 
+_NO_NOTICES = MaintNotificationsConfig(enabled=False)  # hosted Redis sends them, and redis-py stretches time-outs then
+
 
 def connect(url: str) -> redis.asyncio.Redis:
     """A client for ``unix://``, ``redis://`` or ``rediss://`` that answers in bytes. Connects at the first call.
@@ -42,7 +44,7 @@ def connect(url: str) -> redis.asyncio.Redis:
         socket_timeout=None,
         socket_connect_timeout=CALL_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
-        maint_notifications_config=MaintNotificationsConfig(enabled=False),  # of hosted Redis; they stretch time-outs
+        maint_notifications_config=_NO_NOTICES,
     )
     return redis.asyncio.Redis.from_pool(pool)
 
@@ -53,7 +55,9 @@ def blocking_twin(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
     A blocked connection serves nobody else, so these are not taken from the pool that acts share.
     """
     pool = client.connection_pool
-    blocking = redis.asyncio.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
+    blocking = redis.asyncio.ConnectionPool(
+        connection_class=pool.connection_class, maint_notifications_config=_NO_NOTICES, **pool.connection_kwargs
+    )
     return redis.asyncio.Redis.from_pool(blocking)
 
 
