@@ -28,12 +28,15 @@ async def ping(client: redis.asyncio.Redis) -> None:
 async def test_nothing_is_left_to_the_defaults_of_redis_py() -> None:
     """They repeat for seconds what has failed, and have changed from version to version."""
     client = connect("redis://localhost:6379")
-    kwargs = client.connection_pool.connection_kwargs
-    assert kwargs["socket_timeout"] == CALL_TIMEOUT_S
-    assert kwargs["socket_connect_timeout"] == CALL_TIMEOUT_S
-    assert kwargs["retry"].get_retries() == 0
+    twin = blocking_twin(client)
     assert client.connection_pool.max_connections == MAX_CONNECTIONS
-    assert blocking_twin(client).connection_pool.connection_kwargs["socket_timeout"] is None
+    assert twin.connection_pool is not client.connection_pool
+    for pool in (client.connection_pool, twin.connection_pool):
+        kwargs = pool.connection_kwargs
+        assert kwargs["socket_timeout"] is None  # `bounded` holds the only clock
+        assert kwargs["socket_connect_timeout"] == CALL_TIMEOUT_S
+        assert kwargs["retry"].get_retries() == 0
+        assert "maint_notifications_pool_handler" not in kwargs
     await client.aclose()
 
 
@@ -48,7 +51,12 @@ async def test_a_redis_that_is_not_there_is_found_out_at_once(url: str) -> None:
 
 async def test_a_peer_that_accepts_and_says_nothing_costs_about_a_second() -> None:
     """A black hole looks like a slow Redis: only time tells."""
-    silent = await asyncio.start_server(lambda _reader, writer: writer.transport.pause_reading(), "127.0.0.1", 0)
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the client has had enough
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     client = connect(f"redis://127.0.0.1:{port}")
     with pytest.raises(StoreUnavailable):
@@ -58,7 +66,7 @@ async def test_a_peer_that_accepts_and_says_nothing_costs_about_a_second() -> No
 
 
 async def test_a_frozen_redis_costs_every_caller_about_a_second(own_redis: RedisServer) -> None:
-    """Also those who wait for a connection behind those who wait for Redis: the bound is on the call, not on the read."""
+    """Also those who wait for a connection behind those who wait for Redis: the bound is on the whole call."""
     client = connect(own_redis.url)
     await ping(client)
     os.kill(own_redis.pid, signal.SIGSTOP)
@@ -121,6 +129,22 @@ async def test_a_call_that_ran_out_of_time_never_leaves_its_reply_either(own_red
     os.kill(own_redis.pid, signal.SIGCONT)
     assert [await client.echo(str(number)) for number in range(20)] == [str(number).encode() for number in range(20)]
     await client.aclose()
+
+
+async def test_a_loop_of_calls_ends_when_it_is_cancelled(redis_client: redis.asyncio.Redis) -> None:
+    """A cancel may fall into any moment of a call; one that got lost would leave a task that nobody can end."""
+
+    async def loop() -> None:
+        while True:
+            await ping(redis_client)
+
+    for number in range(100):
+        looping = asyncio.create_task(loop())
+        for _ in range(number):
+            await asyncio.sleep(0)
+        looping.cancel()
+        ended, _ = await asyncio.wait([looping], timeout=HANG_GUARD_S)
+        assert ended
 
 
 async def test_a_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:
