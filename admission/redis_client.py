@@ -19,10 +19,10 @@ from redis.exceptions import RedisError
 from admission.queue import StoreUnavailable
 
 CALL_TIMEOUT_S = 1.0
-"""The longest that one act may take, waiting for a connection included. A healthy Redis answers within a millisecond."""
+"""The longest that one act may take, waiting for a connection included. A healthy Redis needs a millisecond."""
 
 MAX_CONNECTIONS = 16
-"""Acts take tens of microseconds in Redis, so a few connections carry thousands a second; a storm waits for its turn."""
+"""Acts take tens of microseconds in Redis: a few connections carry thousands a second, and a storm waits its turn."""
 
 _LOWEST_VERSION = (6, 2)
 

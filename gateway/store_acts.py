@@ -17,6 +17,7 @@ from admission.queue import StoreUnavailable, Withdrawn
 from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
 from gateway.metrics import Metrics
+from gateway.tasks import heed_cancel
 
 MOST_PENDING_IDS = 65_536
 
@@ -88,6 +89,10 @@ class StoreActs:
         """Nobody waits for this any more; ``claimed(entry_id, driver_id)`` is called when a driver has it already."""
         self._add(_Withdraw(queue, (entry_id,), claimed))
 
+    @property
+    def is_pending(self) -> bool:
+        return bool(self._pending)
+
     async def drained(self) -> None:
         """Everything asked for until now has been done."""
         await self._idle.wait()
@@ -102,6 +107,7 @@ class StoreActs:
                 self._doing = 1
                 try:
                     await act.do()
+                    heed_cancel()
                 except StoreUnavailable:
                     await backoff.pause()
                     continue

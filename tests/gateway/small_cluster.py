@@ -40,9 +40,7 @@ class Member:
 
 
 @contextlib.asynccontextmanager
-async def member(
-    redis_url: str, run_dir: Path, name: str = "g0", **changes: Any
-) -> AsyncIterator[Member]:
+async def member(redis_url: str, run_dir: Path, name: str = "g0", **changes: Any) -> AsyncIterator[Member]:
     """A gateway that runs until the end of the block."""
     options: dict[str, Any] = {
         "gateway_id": name,
