@@ -32,7 +32,6 @@ async def listening(address: str, *, secret: bytes = b"", serve: Serve = echo) -
 @asynccontextmanager
 async def raw_peer(run_dir: Path, sent: bytes) -> AsyncIterator[str]:
     """A listener that sends ``sent`` and then is silent."""
-
     ended = asyncio.Event()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -31,10 +31,11 @@ def test_a_finished_sequence_is_kept_for_a_while() -> None:
     journal = Journal(clock=clock)
     journal.add("g/w", part(0, 1))
     journal.add("g/w", part(1, 2, finish="length"))
-    assert not journal.has_unfinished
+    assert not journal.is_empty()
     assert list(journal.replay()) == [("g/w", part(0, 1, 2, finish="length"))]
     clock.now_us = KEEP_FINISHED_US + 1
     assert list(journal.replay()) == []
+    assert journal.is_empty()
 
 
 def test_finished_sequences_are_bounded_in_number() -> None:
