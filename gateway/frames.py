@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from workers.wire import (
     WIRE_VERSION,
     Auth,
@@ -38,9 +40,14 @@ MAX_UNSENT_BYTES = 16 * 1024 * 1024
 MAX_STRANGER_FRAME_BYTES = 4096
 """The longest frame from a peer that has not proved yet that it knows the secret."""
 
+CLOSE_TIMEOUT_S = 1.0
+"""For a connection to send its rest and end."""
+
 _READ_BYTES = 256 * 1024
 
 M = TypeVar("M")
+
+_log = structlog.get_logger(__name__)
 
 
 class LinkLost(Exception):
@@ -109,10 +116,10 @@ class FrameConnection:
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Send what is unsent, within a second, and close."""
+        """Send what is unsent, within ``CLOSE_TIMEOUT_S``, and close."""
         self._writer.close()
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._writer.wait_closed()
         except (OSError, TimeoutError):
             self._writer.transport.abort()
@@ -159,7 +166,7 @@ class FrameListener:
         self._secret = secret
         self._serve = serve
         self._server: asyncio.Server | None = None
-        self._open: dict[int, FrameConnection] = {}
+        self._open: dict[asyncio.Task[None], FrameConnection] = {}
 
     async def start(self, address: str) -> str:
         """Listen on ``address``; the result is the address with its real port. Raises ``OSError``."""
@@ -174,22 +181,29 @@ class FrameListener:
                 return str(TcpAddress(host, self._server.sockets[0].getsockname()[1]))
 
     async def close(self) -> None:
-        """Stop listening and drop every connection."""
+        """Stop listening, drop every connection, and wait until those who served them have seen it."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._open.values()):
+        for connection in self._open.values():
             connection.abort("this gateway stops")
+        if self._open:
+            await asyncio.wait(list(self._open), timeout=CLOSE_TIMEOUT_S)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = FrameConnection(reader, writer, peer="a stranger", decoder=FrameDecoder(MAX_STRANGER_FRAME_BYTES))
-        self._open[id(connection)] = connection
+        task = asyncio.create_task(self._talk(connection))
+        self._open[task] = connection
+        task.add_done_callback(self._open.pop)
+
+    async def _talk(self, connection: FrameConnection) -> None:
         try:
             await self._admit(connection)
             await self._serve(connection)
-        except LinkLost:
-            pass  # `serve` says what losing a peer means; a stranger that fails the handshake means nothing
+        except LinkLost as lost:
+            _log.info("link ended", reason=str(lost))  # what losing a peer means, `serve` has said
+        except Exception:  # noqa: BLE001 (a fault with one peer must not pass silently, nor reach the others)
+            _log.exception("link failed", peer=connection.peer)
         finally:
-            del self._open[id(connection)]
             await connection.close()
 
     async def _admit(self, connection: FrameConnection) -> None:

@@ -36,9 +36,10 @@ class Journal:
         self._unfinished: dict[str, _Output] = {}
         self._finished: OrderedDict[str, tuple[int, str, Delivery]] = OrderedDict()
 
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self._unfinished)
+    def is_empty(self) -> bool:
+        """Whether there is nothing that the origin may lack."""
+        self._forget_old()
+        return not (self._unfinished or self._finished)
 
     def add(self, driver_id: str, delivery: Delivery) -> None:
         output = self._unfinished.get(delivery.sequence_id)

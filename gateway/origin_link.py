@@ -87,7 +87,7 @@ class OriginLink:
             backoff.reset()
             await self._keep(connection)
             lost_at_s = loop.time()
-            if not (self._journal.has_unfinished or self._cancels):
+            if self._journal.is_empty() and not self._cancels:
                 return LinkEnd.NOT_NEEDED
             await backoff.pause()
         return LinkEnd.UNREACHABLE

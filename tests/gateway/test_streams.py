@@ -1,0 +1,169 @@
+"""Streams of an origin: every token once and in order, one end, and no memory without a bound."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from gateway.dispatch import Tokens
+from gateway.errors import Reason
+from gateway.metrics import Metrics
+from gateway.streams import Stream, StreamBounds, Streams
+from gateway.throughput import Throughput
+from workers.wire import Delivery
+
+
+class Setup:
+    """A registry with a clock that the test moves."""
+
+    def __init__(self, bounds: StreamBounds | None = None) -> None:
+        self.now_us = 0
+        self.metrics = Metrics(CollectorRegistry())
+        self.cancelled: list[str] = []
+        clock = lambda: self.now_us  # noqa: E731
+        self.streams = Streams(clock=clock, metrics=self.metrics, throughput=Throughput(clock=clock), bounds=bounds)
+
+    def open(self, sequence_id: str = "a") -> Stream:
+        return self.streams.open(
+            sequence_id, model="m", prompt_tokens=3, on_cancel=lambda stream: self.cancelled.append(stream.sequence_id)
+        )
+
+    @property
+    def stale(self) -> float | None:
+        return self.metrics.registry.get_sample_value("sluicegate_stale_tokens_total")
+
+
+def part(position: int, *token_ids: int, finish: str = "", error: str = "", sequence_id: str = "a") -> Delivery:
+    return Delivery(sequence_id=sequence_id, position=position, token_ids=token_ids, finish=finish, error=error)
+
+
+async def read(stream: Stream) -> Tokens:
+    items = [tokens async for tokens in stream]
+    token_ids = tuple(token for item in items for token in item.token_ids)
+    return Tokens(token_ids=token_ids, finish=items[-1].finish, error=items[-1].error)
+
+
+async def test_tokens_that_came_together_are_read_together() -> None:
+    """A reader that lags gets fewer and longer items, not a longer queue."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1), part(1, 2)])
+    assert await anext(stream) == Tokens(token_ids=(1, 2))
+    setup.streams.deliver("g/w", [part(2, 3, finish="length")])
+    assert await anext(stream) == Tokens(token_ids=(3,), finish="length")
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 6), st.sampled_from(["g/w", "h/w"])), max_size=40))
+def test_whatever_comes_twice_or_too_soon_the_tokens_are_those_of_the_sequence(
+    pieces: list[tuple[int, int, str]],
+) -> None:
+    """Exactly once and in order is the registry's promise alone; links and drivers may repeat."""
+    setup = Setup()
+    stream = setup.open()
+    for position, length, driver_id in pieces:
+        setup.streams.deliver(driver_id, [part(position, *range(position, position + length))])
+    before = stream.next_position
+    setup.streams.deliver("g/w", [part(before, finish="stop")])
+    answer = asyncio.run(read(stream))
+    assert (answer.token_ids, answer.finish) == (tuple(range(before)), "stop")
+
+
+async def test_a_finish_beyond_a_gap_ends_nothing() -> None:
+    """The missing tokens come with the journal, and the finish once more with them."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1), part(5, 6, finish="length")])
+    assert stream.is_open
+    setup.streams.deliver("g/w", [part(0, 1, 2, 3, 4, 5, 6, finish="length")])
+    assert await read(stream) == Tokens(token_ids=(1, 2, 3, 4, 5, 6), finish="length")
+    assert setup.stale == 2
+
+
+async def test_an_error_counts_only_from_the_current_driver() -> None:
+    """A driver that has lost the sequence to another must not end it."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("old/w", [part(0, 1)])
+    setup.streams.deliver("new/w", [part(0, 1, 2)])
+    setup.streams.deliver("old/w", [part(1, error="worker_lost")])
+    assert stream.is_open
+    setup.streams.deliver("new/w", [part(2, error="worker_lost")])
+    assert (await read(stream)).error is Reason.WORKER_LOST
+
+
+async def test_an_error_that_this_version_does_not_know_is_an_internal_one() -> None:
+    """Gateways of two versions run side by side during an upgrade."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, error="of tomorrow")])
+    assert (await read(stream)).error is Reason.INTERNAL_ERROR
+
+
+async def test_a_delivery_for_nobody_is_answered_with_its_id_unless_it_ends_there() -> None:
+    """That stops what a crashed gateway or a lost cancel left running."""
+    setup = Setup()
+    assert setup.streams.deliver("g/w", [part(0, 1), part(0, 1, finish="stop", sequence_id="b")]) == ("a",)
+
+
+async def test_a_cancel_is_said_once_and_ends_the_reading() -> None:
+    """The HTTP side cancels wherever it notices, perhaps twice."""
+    setup = Setup()
+    stream = setup.open()
+    reading = asyncio.create_task(read_items(stream))
+    await asyncio.sleep(0)
+    stream.cancel("gone")
+    stream.cancel("gone")
+    assert await reading == []
+    assert setup.cancelled == ["a"]
+    assert setup.streams.deliver("g/w", [part(0, 1)]) == ("a",)
+
+
+async def read_items(stream: Stream) -> list[Tokens]:
+    return [tokens async for tokens in stream]
+
+
+async def test_a_cancel_after_the_end_means_nothing() -> None:
+    """It crossed the finish: there is nothing to stop."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1, finish="stop")])
+    stream.cancel("gone")
+    assert setup.cancelled == []
+    assert await read(stream) == Tokens(token_ids=(1,), finish="stop")
+
+
+async def test_a_reader_that_stays_too_far_behind_is_cut_and_its_sequence_stopped() -> None:
+    """Memory per stream is bounded; one slow client costs nobody else anything."""
+    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=100))
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1, 2, 3, 4)])
+    assert stream.is_open, "it has its time"
+    setup.now_us = 1_000
+    setup.streams.deliver("g/w", [part(4, 5)])
+    assert setup.cancelled == ["a"]
+    assert await read(stream) == Tokens(token_ids=(1, 2, 3, 4, 5), error=Reason.SLOW_CLIENT)
+
+
+async def test_a_burst_beyond_the_last_bound_is_cut_at_once() -> None:
+    """A fast worker fills memory before any time has passed."""
+    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=6))
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, *range(6))])
+    assert (await read(stream)).error is Reason.SLOW_CLIENT
+
+
+async def test_a_reader_that_keeps_reading_is_never_cut() -> None:
+    """Only a backlog that stays counts, not the length of an answer."""
+    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=100))
+    stream = setup.open()
+    for position in range(0, 40, 4):
+        setup.streams.deliver("g/w", [part(position, 1, 2, 3, 4)])
+        setup.now_us += 900
+        await anext(stream)
+    assert stream.is_open
