@@ -268,12 +268,13 @@ def test_the_lowest_class_gives_way_when_memory_runs_out() -> None:
 
 def test_one_that_got_its_block_is_not_preempted_in_the_same_plan() -> None:
     """The plan would name a block of a sequence that it no longer holds (seen with generated histories)."""
-    limits = Limits(max_slots=3, token_budget=64, prefill_chunk=None, kv_blocks=4, block_size=4)
+    limits = Limits(max_slots=3, token_budget=64, prefill_chunk=None, kv_blocks=5, block_size=4)
     harness = Harness(limits, TUTORIAL)
-    harness.claim(make_spec("old", prompt=4, output=5, rank=2, score=0))
-    harness.claim(make_spec("new", prompt=4, output=5, rank=0, score=1))
-    harness.claim(make_spec("mid", prompt=4, output=5, rank=1, score=0))
+    harness.claim(make_spec("junior", prompt=3, output=5, rank=2))
+    harness.claim(make_spec("oldest", prompt=4, output=5, rank=0, score=0))
+    harness.claim(make_spec("newest", prompt=4, output=5, rank=0, score=1))
     harness.run_until_idle()
+    assert harness.pauses == {"junior": 1}
     assert sum(harness.tokens.values()) == 15
 
 
