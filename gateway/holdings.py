@@ -38,9 +38,10 @@ from workers.wire import Hello, ModelCard, TokenizerFiles
 POLL_S = 1.0
 """How often to ask for a worker that another gateway holds."""
 
-PATIENCE_S = 0.25
-MOST_PATIENCE_S = 1.0
-"""Wait before taking another worker, per worker held, and at most: a gateway that holds fewer comes first."""
+PATIENCE_S = 0.5
+MOST_PATIENCE_S = 2.0
+"""Wait before taking another worker, per worker held, and at most: a gateway that holds fewer comes first, although it
+may have started a little later."""
 
 RENEW_S = 1.0
 """How often a lease, and the model's place in the directory, is renewed."""
@@ -82,9 +83,10 @@ class Holdings:
         self._progress_timeout_s = progress_timeout_s
         self._running: dict[str, Driver] = {}
         self._is_stopping = False
-        self._num_driving = 0
-        self._none_driven = asyncio.Event()
-        self._none_driven.set()
+        self._taking = asyncio.Lock()
+        self._num_held = 0
+        self._none_held = asyncio.Event()
+        self._none_held.set()
 
     async def run(self) -> None:
         """Hold what can be held, until cancelled or stopped."""
@@ -105,15 +107,14 @@ class Holdings:
             driver.hand_over()
 
     async def all_ended(self) -> None:
-        """Wait until no worker is driven, or dialled, from here."""
-        await self._none_driven.wait()
+        """Wait until no worker is held here."""
+        await self._none_held.wait()
 
     async def _hold(self, address: str) -> None:
         backoff = Backoff(first_s=0.2, most_s=5.0)
         while not self._is_stopping:
-            await asyncio.sleep(min(len(self._running) * PATIENCE_S, MOST_PATIENCE_S))
             try:
-                epoch = await self._parts.directory.take_worker(address)
+                epoch = await self._take(address)
                 if epoch is None:
                     await asyncio.sleep(POLL_S)
                     continue
@@ -128,10 +129,18 @@ class Holdings:
             if not self._is_stopping:
                 await backoff.pause()
 
+    async def _take(self, address: str) -> int | None:
+        """A lease on the worker, one worker after the other, with patience."""
+        async with self._taking:
+            await asyncio.sleep(min(self._num_held * PATIENCE_S, MOST_PATIENCE_S))
+            epoch = await self._parts.directory.take_worker(address)
+            if epoch is not None:
+                self._num_held += 1
+                self._none_held.clear()
+            return epoch
+
     async def _drive(self, address: str, epoch: int, backoff: Backoff) -> None:
         """Drive one worker over one connection, and give its lease back at the end of it."""
-        self._num_driving += 1
-        self._none_driven.clear()
         try:
             link = await WorkerLink.open(
                 address,
@@ -145,9 +154,9 @@ class Holdings:
                 await link.close()
         finally:
             await self._release(address)
-            self._num_driving -= 1
-            if self._num_driving == 0:
-                self._none_driven.set()
+            self._num_held -= 1
+            if self._num_held == 0:
+                self._none_held.set()
 
     async def _drive_link(self, address: str, link: WorkerLink, epoch: int, backoff: Backoff) -> None:
         parts = self._parts

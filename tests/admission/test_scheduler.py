@@ -305,6 +305,15 @@ def test_no_slots_are_wanted_when_memory_has_no_room() -> None:
     assert (want.slots, want.kv_tokens) == (0, 0)
 
 
+def test_the_room_in_memory_is_stated_when_no_slot_is_free() -> None:
+    """The store weighs a newcomer against its victim's memory and what is left; zero would refuse a longer one."""
+    want = Harness(replace(LIMITS, max_slots=1), SLUICEGATE).claim(make_spec("a")).want
+    assert (want.slots, want.kv_tokens) == (0, None)
+    limits = replace(LIMITS, max_slots=1, kv_blocks=10, block_size=4)
+    want = Harness(limits, SLUICEGATE).claim(make_spec("a", prompt=4, output=5)).want
+    assert (want.slots, want.kv_tokens) == (0, 7 * 4 + 1)
+
+
 def test_budgets_below_the_slots_are_refused() -> None:
     """Every slot decodes in every iteration, so the budget must hold one token for each."""
     with pytest.raises(ValueError, match="token_budget"):
