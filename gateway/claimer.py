@@ -19,6 +19,7 @@ from admission.events import Want
 from admission.queue import Asked, Claim, StoreUnavailable
 from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
+from gateway.tasks import heed_cancel
 
 HANDED_WAIT_S = 2.0
 """Longest wait for an offer to meet the standing want; then the claim is renewed, whatever Redis may have forgotten."""
@@ -55,10 +56,10 @@ class Claimer:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._claim())
+            group.create_task(self._claim_when_due())
             group.create_task(self._take_handed())
 
-    async def _claim(self) -> None:
+    async def _claim_when_due(self) -> None:
         backoff = Backoff()
         while True:
             await self._due.wait()
@@ -73,6 +74,7 @@ class Claimer:
                 self._due.set()
                 await backoff.pause()
                 continue
+            heed_cancel()
             backoff.reset()
             self._standing = _less(asked, claims)
             if claims:
@@ -89,6 +91,7 @@ class Claimer:
                 self._standing = None
                 await backoff.pause()
                 continue
+            heed_cancel()
             backoff.reset()
             if not claims:
                 self._due.set()

@@ -14,7 +14,7 @@ from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.streams import Streams
-from gateway.tasks import run_beside
+from gateway.tasks import heed_cancel, run_beside
 
 BEAT_S = 1.0
 SAMPLE_S = 0.25
@@ -56,6 +56,7 @@ class Heartbeat:
                 self._reached(error)
             else:
                 self._reached(None)
+            heed_cancel()
             self._give_up_unserved()
             await asyncio.sleep(BEAT_S)
 
@@ -75,6 +76,7 @@ class Heartbeat:
                 self._reached(error)
             else:
                 self._metrics.queue_requests.set(sum([stat.requests for stat in stats]))
+            heed_cancel()
             await asyncio.sleep(SAMPLE_S)
 
     def _reached(self, error: StoreUnavailable | None) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -32,8 +32,8 @@ from gateway.driver_set import DriverSet
 from gateway.frames import LinkLost
 from gateway.links import PROGRESS_TIMEOUT_S, WorkerLink
 from gateway.queues import Queues
-from gateway.tasks import run_beside
-from workers.wire import Hello, TokenizerFiles
+from gateway.tasks import heed_cancel, run_beside
+from workers.wire import Hello, ModelCard, TokenizerFiles
 
 POLL_S = 1.0
 """How often to ask for a worker that another gateway holds."""
@@ -124,6 +124,7 @@ class Holdings:
                 _log.warning("worker not taken", worker=address, reason=str(error))
             except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
                 _log.exception("driver failed", worker=address)
+            heed_cancel()
             if not self._is_stopping:
                 await backoff.pause()
 
@@ -139,20 +140,19 @@ class Holdings:
                 progress_timeout_s=self._progress_timeout_s,
             )
             try:
-                await self._drive_link(address, link, epoch)
+                await self._drive_link(address, link, epoch, backoff)
             finally:
                 await link.close()
-            backoff.reset()
         finally:
             await self._release(address)
             self._num_driving -= 1
             if self._num_driving == 0:
                 self._none_driven.set()
 
-    async def _drive_link(self, address: str, link: WorkerLink, epoch: int) -> None:
+    async def _drive_link(self, address: str, link: WorkerLink, epoch: int, backoff: Backoff) -> None:
         parts = self._parts
-        if link.hello.last_epoch >= epoch:
-            epoch = await self._higher_epoch(address, link.hello.last_epoch)
+        if link.hello.last_epoch >= epoch:  # the worker has seen more than the store remembers
+            epoch = await self._epoch_above(address, link.hello.last_epoch)
         card = link.hello.card
         files = await link.tokenizer_files()
         await parts.directory.publish_model(card, files)
@@ -163,22 +163,31 @@ class Holdings:
         if self._is_stopping:
             return
         link.welcome(epoch=epoch, max_in_flight=limits.max_in_flight)
+        backoff.reset()
         driver = Driver(driver_id=driver_id, link=link, scheduler=scheduler, queue=queue, parts=parts.driver_parts)
         _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
-        self._running[address] = driver
-        parts.drivers.add(driver_id, driver)
-        parts.view.driver_began(card)
         try:
-            await run_beside(driver.run(), self._keep_lease(address, link, driver, files))
-        finally:
-            parts.view.driver_ended(card)
-            parts.drivers.remove(driver_id)
-            del self._running[address]
+            with self._known(address, driver, card):
+                await run_beside(driver.run(), self._keep_lease(address, link, driver, files))
+        except Exception:
             await self._clear(queue, driver_id)
+            raise
+        await self._clear(queue, driver_id)
 
-    async def _higher_epoch(self, address: str, last_epoch: int) -> int:
-        """The worker has seen more than the store remembers."""
-        await self._parts.directory.release_worker(address)
+    @contextlib.contextmanager
+    def _known(self, address: str, driver: Driver, card: ModelCard) -> Iterator[None]:
+        """Origins can cancel at this driver, and its model is served, while it runs."""
+        self._running[address] = driver
+        self._parts.drivers.add(driver.driver_id, driver)
+        self._parts.view.driver_began(card)
+        try:
+            yield
+        finally:
+            self._parts.view.driver_ended(card)
+            self._parts.drivers.remove(driver.driver_id)
+            del self._running[address]
+
+    async def _epoch_above(self, address: str, last_epoch: int) -> int:
         epoch = await self._parts.directory.take_worker(address, above_epoch=last_epoch)
         if epoch is None:
             raise LinkLost(f"{address} was taken by another gateway")
@@ -187,6 +196,7 @@ class Holdings:
     async def _keep_lease(self, address: str, link: WorkerLink, driver: Driver, files: TokenizerFiles) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
+            heed_cancel()
             try:
                 if not await self._renew(address, link.epoch):
                     _log.warning("lease lost to another gateway", worker=address)

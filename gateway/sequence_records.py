@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from admission.events import Plan, SequenceSpec, Start
 from admission.queue import Claim
-from workers.wire import BlockGrowth, Job, NewSequence, PlanMessage, PrefillSpan
+from workers.wire import BlockGrowth, Job, NewSequence, PlanMessage, PrefillSpan, Sampling, WireError, decode
 
 
 class Custody(Enum):
@@ -80,4 +80,29 @@ def _new_sequence(start: Start, record: SequenceRecord) -> NewSequence:
         max_tokens=job.max_tokens,
         sampling=job.sampling,
         blocks=start.blocks,
+    )
+
+
+def job_of(claim: Claim) -> Job | None:
+    """The job in a claim; None when nobody could run it."""
+    try:
+        job = decode(claim.entry.payload)
+    except WireError:
+        return None
+    return job if isinstance(job, Job) and job.sequence_id == claim.entry.entry_id and job.prompt_ids else None
+
+
+def unreadable(claim: Claim) -> Job:
+    """Stands for a job that nobody can read, so that it ends like any other. It has no origin to tell."""
+    return Job(
+        sequence_id=claim.entry.entry_id,
+        origin="",
+        class_name=claim.entry.class_name,
+        rank=claim.entry.rank,
+        prompt_ids=(0,),
+        emitted_ids=(),
+        max_tokens=1,
+        expected_tokens=1,
+        sampling=Sampling(),
+        deadline_us=None,
     )

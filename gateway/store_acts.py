@@ -17,6 +17,7 @@ from admission.queue import StoreUnavailable, Withdrawn
 from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
 from gateway.metrics import Metrics
+from gateway.tasks import heed_cancel
 
 MOST_PENDING_IDS = 65_536
 
@@ -65,14 +66,15 @@ class StoreActs:
         self._most_pending_ids = most_pending_ids
         self._pending: deque[_Act] = deque()
         self._num_ids = 0
-        self._doing = False
+        self._doing = 0  # 1 while the oldest act is at the store: what it names can no longer grow
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def settle(self, queue: RedisQueue, driver_id: str, entry_ids: Sequence[str]) -> None:
         """These have ended."""
-        newest = self._pending[-1] if len(self._pending) > 1 or not self._doing else None
+        can_join = len(self._pending) > self._doing
+        newest = self._pending[-1] if can_join else None
         if isinstance(newest, _Settle) and newest.queue is queue and newest.driver_id == driver_id:
             self._pending[-1] = _Settle(queue, driver_id, (*newest.entry_ids, *entry_ids))
             self._num_ids += len(entry_ids)
@@ -87,6 +89,10 @@ class StoreActs:
         """Nobody waits for this any more; ``claimed(entry_id, driver_id)`` is called when a driver has it already."""
         self._add(_Withdraw(queue, (entry_id,), claimed))
 
+    @property
+    def is_pending(self) -> bool:
+        return bool(self._pending)
+
     async def drained(self) -> None:
         """Everything asked for until now has been done."""
         await self._idle.wait()
@@ -98,14 +104,15 @@ class StoreActs:
             self._stirred.clear()
             while self._pending:
                 act = self._pending[0]
-                self._doing = True
+                self._doing = 1
                 try:
                     await act.do()
+                    heed_cancel()
                 except StoreUnavailable:
                     await backoff.pause()
                     continue
                 finally:
-                    self._doing = False
+                    self._doing = 0
                 backoff.reset()
                 if self._pending and self._pending[0] is act:
                     self._remove_oldest()

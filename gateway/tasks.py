@@ -1,4 +1,4 @@
-"""One thing to wait for, and what runs beside it."""
+"""One thing to wait for, and what runs beside it; and cancels that must not be lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ async def run_beside(main: Coroutine[Any, Any, None], *helpers: Coroutine[Any, A
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as failures:
+        heed_cancel()  # one from outside, that came while the group ended by itself
         raise _first(failures) from failures
+
+
+def heed_cancel() -> None:
+    """Raise the cancel that something below has swallowed.
+
+    On Python 3.11, ``asyncio.wait_for`` (under redis-py's calls) and task groups can lose one that arrives in the very
+    turn in which they end. Call this after such a wait, wherever going on would mean never to end.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

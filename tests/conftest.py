@@ -17,7 +17,7 @@ from admission.keys import is_permanent
 from admission.redis_client import connect
 from gateway.redis_server import RedisServer
 
-TEST_REDIS_SERVER = "SLUICEGATE_TEST_REDIS_SERVER"  # path of another redis-server to test against
+TEST_REDIS_SERVER = "TEST_REDIS_SERVER"  # path of another redis-server to test against
 NO_EXPIRY = -1
 
 

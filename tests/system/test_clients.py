@@ -26,7 +26,7 @@ def client_of(cluster: Cluster, gateway: int = 0) -> openai.AsyncOpenAI:
 
 
 async def echo(client: openai.AsyncOpenAI, prompt: str) -> str:
-    """One completion of the scripted worker, which says the prompt again, token by token."""
+    """One completion of the scripted worker, which says the prompt again and again; a token has at least a letter."""
     answer = await client.completions.create(model="fake", prompt=prompt, max_tokens=len(prompt), temperature=0)
     return answer.choices[0].text
 
@@ -45,8 +45,7 @@ async def test_32_clients_at_once_all_complete_each_with_its_own_answer(cluster:
         answers = await asyncio.gather(*(echo(client, prompt) for prompt in prompts))
 
     for prompt, answer in zip(prompts, answers, strict=True):
-        assert prompt.startswith(answer)
-        assert answer
+        assert answer.startswith(prompt)
     assert await cluster.metric("sluicegate_requests_total", outcome="completed") == 32
     assert await cluster.metric("sluicegate_requests_total") == 32
     await wait_until(cluster.is_idle, "everything is given back")
@@ -132,7 +131,6 @@ async def test_any_gateway_and_any_worker_serve(tmp_path: Path) -> None:
             answers = await asyncio.gather(*map(echo, clients, prompts))
 
         for prompt, answer in zip(prompts, answers, strict=True):
-            assert prompt.startswith(answer)
-            assert answer
+            assert answer.startswith(prompt)
         assert await cluster.metric("sluicegate_requests_total", outcome="completed") == 24
         await wait_until(cluster.is_idle, "everything is given back")

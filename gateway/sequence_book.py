@@ -1,0 +1,223 @@
+"""The tokens and the custody of a driver's sequences: what the scheduler does not know.
+
+    claimed ──▶ HELD ──(exchanged, or paused: given back)──▶ RETURNED ──(claimed again)──▶ HELD
+                 └──(ended)──▶ settled                          └──(ended, cancelled)──▶ withdrawn
+
+A returned sequence stays pinned to its driver, which keeps its tokens; in a plan that was in flight when it was
+displaced it may still give a token, and that token counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from admission.events import EndReason, FinishReason, Paused, PauseReason, Start
+from admission.queue import Claim
+from admission.redis_queue import RedisQueue
+from gateway.errors import Reason
+from gateway.metrics import Metrics
+from gateway.relay import Relay
+from gateway.sequence_records import Custody, SequenceRecord, job_of, unreadable
+from gateway.store_acts import StoreActs
+from workers.wire import Delivery, Job, ReportMessage
+
+_log = structlog.get_logger(__name__)
+
+_REASONS = {
+    EndReason.FAILED: Reason.INTERNAL_ERROR,
+    EndReason.DEADLINE: Reason.DEADLINE_EXCEEDED,
+    EndReason.WORKER_LOST: Reason.WORKER_LOST,
+}
+
+
+class SequenceBook:
+    """Every sequence of one driver that has not ended, and the output that has not left yet.
+
+    ``most_tokens`` is what the worker can hold of one sequence, prompt and output.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver_id: str,
+        most_tokens: int,
+        queue: RedisQueue,
+        acts: StoreActs,
+        relay: Relay,
+        metrics: Metrics,
+    ) -> None:
+        self._driver_id = driver_id
+        self._most_tokens = most_tokens
+        self._queue = queue
+        self._acts = acts
+        self._relay = relay
+        self._metrics = metrics
+        self._records: dict[str, SequenceRecord] = {}
+        self._slots: dict[int, SequenceRecord] = {}
+        self._output: defaultdict[str, list[Delivery]] = defaultdict(list)
+
+    @property
+    def records(self) -> Mapping[str, SequenceRecord]:
+        return self._records
+
+    def of_origin(self, origin: str) -> list[str]:
+        """Ids of the sequences that are made for ``origin``."""
+        return [sequence_id for sequence_id, record in self._records.items() if record.job.origin == origin]
+
+    # --- what begins, runs and pauses ---------------------------------------------------------------------------------
+
+    def admit(self, claim: Claim) -> SequenceRecord:
+        """Hold what was claimed. The record is closed when its sequence cannot run here: its origin is told."""
+        record = self._records.get(claim.entry.entry_id)
+        if record is None:
+            record = self._records[claim.entry.entry_id] = self._new_record(claim)
+        record.custody = Custody.HELD
+        return record
+
+    def start(self, starts: Iterable[Start]) -> None:
+        """These take their slots."""
+        for start in starts:
+            record = self._records[start.sequence_id]
+            record.slot = start.slot
+            self._slots[start.slot] = record
+
+    def take_report(self, report: ReportMessage, finished: Mapping[int, FinishReason]) -> None:
+        """Keep the tokens of sequences that have not ended, and make deliveries of them."""
+        for slot, token in report.tokens:
+            record = self._slots.get(slot)
+            if record is not None and not record.closed:
+                self._take_token(record, token, finished.get(slot))
+        for slot, reason in finished.items():
+            record = self._slots.get(slot)
+            if reason is FinishReason.FAILED and record is not None and not record.closed:
+                self._close(record, error=Reason.INTERNAL_ERROR)
+
+    def give_back(self, paused: Iterable[Paused]) -> None:
+        """The scheduler has paused these: they wait in this driver's line in the store."""
+        for pause in paused:
+            self._metrics.preemptions.labels(pause.reason.value).inc()
+            record = self._records.get(pause.sequence_id)
+            if record is not None:
+                record.custody = Custody.RETURNED
+                self._acts.give_back(self._queue, self._driver_id, (pause.sequence_id,))
+
+    def return_victim(self, victim_id: str) -> None:
+        """An exchange has put the victim into this driver's line. One that has ended meanwhile must not stay there."""
+        self._metrics.preemptions.labels(PauseReason.SLOT.value).inc()
+        victim = self._records.get(victim_id)
+        if victim is not None:
+            victim.custody = Custody.RETURNED
+        else:
+            self._withdraw(victim_id)
+
+    # --- what ends ----------------------------------------------------------------------------------------------------
+
+    def end(self, sequence_id: str, reason: EndReason) -> None:
+        """The scheduler has let it go. Tokens that are still on their way are dropped."""
+        record = self._records.pop(sequence_id, None)
+        if record is None:
+            return  # handed over: the store and its origin know
+        if record.slot is not None and self._slots.get(record.slot) is record:
+            del self._slots[record.slot]
+        if not record.closed:
+            self._tell_end(record, reason)
+        if record.custody is Custody.HELD:
+            self._acts.settle(self._queue, self._driver_id, (sequence_id,))
+        else:
+            self._withdraw(sequence_id)
+
+    def abandon(self, reason: Reason) -> None:
+        """The worker is lost, and with it all that it held. What was returned waits for whoever claims it next."""
+        for record in self._records.values():
+            if record.custody is Custody.RETURNED:
+                self._relay.release(record.job.origin, record.job.sequence_id)
+            elif not record.closed:
+                self._close(record, error=reason)
+        held = self._held()
+        if held:
+            self._acts.settle(self._queue, self._driver_id, held)
+        self._clear()
+        self.deliver()
+
+    def hand_over(self) -> None:
+        """Give back what has not ended, so that another driver continues it; its origin notices nothing."""
+        held = self._held()
+        if held:
+            self._acts.give_back(self._queue, self._driver_id, held)
+        for record in self._records.values():
+            self._relay.release(record.job.origin, record.job.sequence_id)
+        self._clear()
+
+    def deliver(self) -> None:
+        """Send what came of this turn: one message for each origin."""
+        output, self._output = self._output, defaultdict(list)
+        for origin, deliveries in output.items():
+            self._relay.deliver(self._driver_id, origin, deliveries)
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _new_record(self, claim: Claim) -> SequenceRecord:
+        job = job_of(claim)
+        if job is None:
+            _log.error("unreadable job", driver=self._driver_id, entry=claim.entry.entry_id)
+            return SequenceRecord(job=unreadable(claim), closed=True)
+        record = SequenceRecord.of(job)
+        if _length(job) > self._most_tokens:
+            self._close(record, error=Reason.CONTEXT_LENGTH_EXCEEDED)
+        return record
+
+    def _take_token(self, record: SequenceRecord, token: int, finish: FinishReason | None) -> None:
+        """An eos ends the output and is no part of it."""
+        if finish is None or finish is FinishReason.LENGTH:
+            position = len(record.output)
+            record.output.append(token)
+            self._say(record, position, (token,), finish="" if finish is None else finish.value)
+        elif finish is FinishReason.STOP:
+            self._say(record, len(record.output), (), finish=finish.value)
+        record.closed = finish in {FinishReason.LENGTH, FinishReason.STOP}
+
+    def _tell_end(self, record: SequenceRecord, reason: EndReason) -> None:
+        match reason:
+            case EndReason.CANCELLED:
+                self._relay.release(record.job.origin, record.job.sequence_id)
+            case EndReason.STOP | EndReason.LENGTH:
+                self._close(record, finish=reason.value)
+            case _:
+                self._close(record, error=_REASONS[reason])
+
+    def _close(self, record: SequenceRecord, *, error: Reason | None = None, finish: str = "") -> None:
+        record.closed = True
+        self._say(record, len(record.output), (), finish=finish, error="" if error is None else error.value)
+
+    def _say(
+        self, record: SequenceRecord, position: int, token_ids: tuple[int, ...], *, finish: str = "", error: str = ""
+    ) -> None:
+        self._output[record.job.origin].append(
+            Delivery(
+                sequence_id=record.job.sequence_id,
+                position=position,
+                token_ids=token_ids,
+                finish=finish,
+                error=error,
+            )
+        )
+
+    def _withdraw(self, sequence_id: str) -> None:
+        """Out of the line; when a claim of it is on its way, it is cancelled on arrival."""
+        self._acts.withdraw(
+            self._queue, sequence_id, lambda entry_id, driver_id: self._relay.cancel(driver_id, (entry_id,))
+        )
+
+    def _held(self) -> Sequence[str]:
+        return [sequence_id for sequence_id, record in self._records.items() if record.custody is Custody.HELD]
+
+    def _clear(self) -> None:
+        self._records.clear()
+        self._slots.clear()
+
+
+def _length(job: Job) -> int:
+    return len(job.prompt_ids) + job.max_tokens

@@ -1,0 +1,90 @@
+"""Gateways without their HTTP side, several in one process, over real sockets and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from admission.presets import preset
+from admission.queue import QueueBounds
+from admission.redis_client import connect
+from gateway.assembly import Assembly, AssemblyOptions
+from gateway.dispatch import GenerationRequest, Tokens
+from gateway.metrics import Metrics
+from gateway.streams import Stream
+from tests.support import wait_until
+from workers.wire import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One running gateway."""
+
+    assembly: Assembly
+    metrics: Metrics
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    async def submit(self, **changes: Any) -> Stream:
+        return await self.assembly.machinery.submit(request(**changes))
+
+    async def ready(self) -> None:
+        await wait_until(lambda: self.assembly.machinery.readiness().ready, "the gateway becomes ready")
+
+
+@contextlib.asynccontextmanager
+async def member(redis_url: str, run_dir: Path, name: str = "g0", **changes: Any) -> AsyncIterator[Member]:
+    """A gateway that runs until the end of the block."""
+    options: dict[str, Any] = {
+        "gateway_id": name,
+        "relay_address": f"unix:{run_dir}/{name}.relay",
+        "workers": (),
+        "preset": preset("sluicegate"),
+        "bounds": QueueBounds(max_requests=64),
+        "unreachable_s": 0.5,
+    }
+    clock: dict[str, Callable[[], int]] = {"clock": changes.pop("clock")} if "clock" in changes else {}
+    client = connect(redis_url)
+    metrics = Metrics(CollectorRegistry())
+    assembly = Assembly(AssemblyOptions(**(options | changes)), client=client, metrics=metrics, **clock)
+    await assembly.start()
+    running = asyncio.create_task(assembly.run())
+    try:
+        yield Member(assembly=assembly, metrics=metrics)
+        assert not running.done(), running
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await client.aclose()
+
+
+def request(**changes: Any) -> GenerationRequest:
+    values: dict[str, Any] = {
+        "request_id": "req",
+        "model": "fake",
+        "class_name": "standard",
+        "prompt_ids": tuple(range(5, 25)),
+        "max_tokens": 8,
+        "sampling": Sampling(ignore_eos=True),
+    }
+    return GenerationRequest(**(values | changes))
+
+
+async def read_all(stream: Stream, timeout_s: float = 10.0) -> Tokens:
+    """Everything of a stream, as one item."""
+    token_ids: list[int] = []
+    last: Tokens | None = None
+    async with asyncio.timeout(timeout_s):
+        async for tokens in stream:
+            token_ids.extend(tokens.token_ids)
+            last = tokens
+    assert last is not None, "the stream ended without an end"
+    return Tokens(token_ids=tuple(token_ids), finish=last.finish, error=last.error, message=last.message)

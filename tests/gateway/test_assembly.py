@@ -1,0 +1,376 @@
+"""The machinery of whole gateways: a request in, tokens out, whatever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from admission.keys import MODEL_PREFIX
+from admission.presets import SLUICEGATE, KvAdmission
+from admission.queue import QueueBounds
+from gateway.errors import Reason, Refused
+from gateway.redis_server import RedisServer
+from tests.gateway.small_cluster import Member, member, read_all
+from tests.gateway.worker_peer import WorkerPeer
+from tests.support import wait_until
+from workers.fake_script import Echo, FakeScript, Text
+from workers.wire import Sampling
+
+PROMPT = tuple(range(40, 60))
+
+
+@pytest_asyncio.fixture
+async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
+    """A worker with two slots that echoes its prompts."""
+    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=2))
+    await peer.start(f"unix:{run_dir}/w0")
+    yield peer
+    peer.gate.set()
+    await peer.kill()
+
+
+@pytest_asyncio.fixture
+async def url(redis_client: Any, redis_server: RedisServer) -> str:
+    """An empty Redis."""
+    assert redis_client is not None
+    return redis_server.url
+
+
+def echoed(num_tokens: int) -> tuple[int, ...]:
+    return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
+
+
+async def nothing_waits(gateway: Member) -> bool:
+    return (await gateway.assembly.queues.of("fake").stats()).requests == 0
+
+
+async def is_idle(gateway: Member) -> bool:
+    """Nothing runs and nothing waits."""
+    return await nothing_waits(gateway) and all(
+        gateway.value(name) == 0 for name in ("sluicegate_slots_in_use", "sluicegate_kv_blocks_in_use")
+    )
+
+
+async def test_a_request_gives_every_token_once_and_in_order(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """The spine: queue, claim, plan, report, stream."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        answer = await read_all(await gateway.submit(max_tokens=30, prompt_ids=PROMPT))
+        assert (answer.token_ids, answer.finish) == (echoed(30), "length")
+        await wait_until(lambda: is_idle(gateway), "everything is free again")
+        assert gateway.value("sluicegate_prompt_tokens_total") == len(PROMPT)
+        assert gateway.value("sluicegate_output_tokens_total") == 30
+
+
+async def test_an_eos_ends_the_output_and_is_no_part_of_it(url: str, run_dir: Path) -> None:
+    """A client never sees the token that only says that there are no more."""
+    peer = WorkerPeer(FakeScript(output=Text(kind="text", text="Hello there")))
+    await peer.start(f"unix:{run_dir}/w0")
+    async with member(url, run_dir, workers=(peer.address,)) as gateway:
+        await gateway.ready()
+        answer = await read_all(await gateway.submit(max_tokens=100, sampling=Sampling()))
+        assert answer.finish == "stop"
+        assert answer.token_ids
+        assert not set(answer.token_ids) & set(peer.executor.card.eos_ids)
+    await peer.kill()
+
+
+async def test_requests_beyond_the_slots_wait_and_all_complete(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """Slots are refilled from the queue, and nobody is lost or served twice."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        streams = [await gateway.submit(max_tokens=5 + n % 7, prompt_ids=PROMPT) for n in range(20)]
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [answer.token_ids for answer in answers] == [echoed(5 + n % 7) for n in range(20)]
+        await wait_until(lambda: is_idle(gateway), "everything is free again")
+        assert gateway.value("sluicegate_stale_tokens_total") == 0
+
+
+async def test_two_plans_are_with_the_worker_at_once(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """The second hides the gateway's own time from the device."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        stream = await gateway.submit(prompt_ids=PROMPT)
+        await wait_until(lambda: len(worker.plans) - worker.executed == 2, "two plans are in flight")
+        worker.gate.set()
+        assert (await read_all(stream)).token_ids == echoed(8)
+
+
+async def test_tokens_flow_from_a_driver_in_one_gateway_to_an_origin_in_another(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """Any gateway accepts a request, any driver serves it."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as origin,
+    ):
+        await driver.ready()
+        await origin.ready()
+        streams = [await origin.submit(max_tokens=40, prompt_ids=PROMPT) for _ in range(4)]
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [(answer.token_ids, answer.finish) for answer in answers] == [(echoed(40), "length")] * 4
+        await wait_until(lambda: is_idle(driver), "everything is free again")
+        assert origin.value("sluicegate_stale_tokens_total") == 0
+
+
+async def test_a_broken_relay_link_loses_and_doubles_no_token(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """What was in the broken connection comes again from the journal, and the origin drops what it has."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as origin,
+    ):
+        await driver.ready()
+        await origin.ready()
+        stream = await origin.submit(max_tokens=400, prompt_ids=PROMPT)
+        first = await anext(stream)
+        for connection in list(origin.assembly.relay._listener._open.values()):
+            connection.abort("the test breaks it")
+        rest = await read_all(stream)
+        assert (first.token_ids + rest.token_ids, rest.finish) == (echoed(400), "length")
+
+
+async def test_cancelling_a_waiting_request_takes_it_out_of_the_queue(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """Nobody's request must not hold a place in a bounded queue."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        running = [await gateway.submit(prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(gateway), "a driver has both")
+        waiting = await gateway.submit(prompt_ids=PROMPT)
+        assert not await nothing_waits(gateway)
+        waiting.cancel("test")
+        waiting.cancel("again: it means nothing")
+        await wait_until(lambda: nothing_waits(gateway), "the queue is empty")
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in running] == [echoed(8)] * 2
+        assert [tokens async for tokens in waiting] == []
+
+
+@pytest.mark.parametrize("origin_name", ["driver", "origin"])
+async def test_cancelling_a_running_request_frees_its_slot(
+    url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
+) -> None:
+    """A client that goes away costs at most the plans in flight, wherever its driver is."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as other,
+    ):
+        await driver.ready()
+        await other.ready()
+        origin = {"driver": driver, "origin": other}[origin_name]
+        stream = await origin.submit(max_tokens=2000, prompt_ids=PROMPT)
+        await anext(stream)
+        stream.cancel("the client went away")
+        await wait_until(lambda: is_idle(driver), "slot and blocks are free", timeout_s=1.0)
+        assert driver.value("sluicegate_output_tokens_total") < 2000
+
+
+async def test_cancelling_before_the_first_token_frees_the_slot(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """The driver is known to the store only: the withdrawal finds it."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as origin,
+    ):
+        await driver.ready()
+        await origin.ready()
+        worker.gate.clear()
+        stream = await origin.submit(max_tokens=2000, prompt_ids=PROMPT)
+        await wait_until(lambda: driver.value("sluicegate_slots_in_use") == 1, "it runs")
+        stream.cancel("the client went away")
+        await wait_until(lambda: not origin.assembly.acts.is_pending, "the store was asked")
+        worker.gate.set()
+        await wait_until(lambda: is_idle(driver), "slot and blocks are free", timeout_s=1.0)
+
+
+async def test_a_killed_worker_ends_its_streams_with_a_typed_error_and_is_driven_again(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """Never a half answer that looks whole; and nothing is left of it when the worker is back."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        streams = [await gateway.submit(max_tokens=2000, prompt_ids=PROMPT) for _ in range(2)]
+        for stream in streams:
+            await anext(stream)
+        await worker.kill()
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [answer.error for answer in answers] == [Reason.WORKER_LOST] * 2
+        await wait_until(lambda: is_idle(gateway), "nothing is held")
+        await worker.restart()
+        await wait_until(lambda: len(gateway.assembly.drivers) == 1, "the worker is driven again")
+        assert (await read_all(await gateway.submit(prompt_ids=PROMPT))).token_ids == echoed(8)
+        assert worker.epochs == sorted(set(worker.epochs)), "every connection has a higher epoch"
+
+
+async def test_a_worker_that_makes_no_progress_counts_as_lost(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """A hung process keeps its socket open for ever."""
+    async with member(url, run_dir, workers=(worker.address,), progress_timeout_s=0.2) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        answer = await read_all(await gateway.submit(prompt_ids=PROMPT))
+        assert answer.error is Reason.WORKER_LOST
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """Explicit rejection: early, and with the time that what waits will take."""
+    async with member(url, run_dir, workers=(worker.address,), bounds=QueueBounds(max_requests=1)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        accepted = [await gateway.submit(prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(gateway), "a driver has both")
+        accepted.append(await gateway.submit(prompt_ids=PROMPT))
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(prompt_ids=PROMPT)
+        assert refused.value.reason is Reason.QUEUE_FULL
+        assert refused.value.retry_after_s is not None
+        assert 1 <= refused.value.retry_after_s <= 60
+        await wait_until(lambda: gateway.value("sluicegate_queue_requests") == 1, "the queue is seen")
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in accepted] == [echoed(8)] * 3
+        assert len(gateway.assembly.streams) == 0
+
+
+async def test_an_unknown_model_is_told_from_one_without_a_worker(
+    redis_client: Any, url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """404 is the client's mistake; 503 is ours, and passes."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(model="nobody")
+        assert refused.value.reason is Reason.UNKNOWN_MODEL
+        await worker.kill()
+        await wait_until(lambda: len(gateway.assembly.drivers) == 0, "the worker is lost")
+        await redis_client.delete(MODEL_PREFIX + "fake")  # as its lifetime does, a little later
+        await wait_until(lambda: not gateway.assembly.view.serves("fake"), "nobody serves it")
+        with pytest.raises(Refused) as refused:
+            await gateway.submit()
+        assert refused.value.reason is Reason.NO_WORKER
+        assert not gateway.assembly.machinery.readiness().ready
+
+
+async def test_a_better_class_takes_the_slot_of_a_lesser_one_which_then_continues(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """The exchange: the victim waits with its tokens, comes back, and goes on where it was."""
+    async with member(url, run_dir, workers=(worker.address,), max_slots=1) as gateway:
+        await gateway.ready()
+        batch = await gateway.submit(class_name="batch", max_tokens=600, prompt_ids=PROMPT)
+        first = await anext(batch)
+        urgent = await read_all(await gateway.submit(class_name="interactive", max_tokens=20, prompt_ids=PROMPT))
+        assert (urgent.token_ids, urgent.finish) == (echoed(20), "length")
+        rest = await read_all(batch)
+        assert (first.token_ids + rest.token_ids, rest.finish) == (echoed(600), "length")
+        assert gateway.value("sluicegate_preemptions_total", reason="slot") == 1
+        assert gateway.value("sluicegate_stale_tokens_total") == 0
+        await wait_until(lambda: is_idle(gateway), "everything is free again")
+
+
+async def test_sequences_paused_for_memory_continue_where_they_were(url: str, run_dir: Path) -> None:
+    """A pool that is too small for all of them makes some wait, not fail."""
+    greedy = replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=0)  # starts whatever fits now
+    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=4, blocks=16, block_size=4))
+    await peer.start(f"unix:{run_dir}/w0")
+    async with member(url, run_dir, workers=(peer.address,), preset=greedy) as gateway:
+        await gateway.ready()
+        peer.gate.clear()
+        streams = [await gateway.submit(max_tokens=24, prompt_ids=PROMPT[:4]) for _ in range(4)]
+        await wait_until(lambda: nothing_waits(gateway), "all are claimed")
+        peer.gate.set()
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [(answer.token_ids, answer.finish) for answer in answers] == [(PROMPT[:4] * 6, "length")] * 4
+        assert gateway.value("sluicegate_preemptions_total", reason="kv") > 0
+        await wait_until(lambda: is_idle(gateway), "everything is free again")
+    await peer.kill()
+
+
+async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
+    run_dir: Path, redis_binary: Path | None, worker: WorkerPeer
+) -> None:
+    """Running streams do not depend on Redis; new work is told within about a second, and all is well afterwards."""
+    server = RedisServer(run_dir, binary=redis_binary)
+    await server.start()
+    async with member(server.url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        running = await gateway.submit(max_tokens=300, prompt_ids=PROMPT)
+        await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 1, "it runs")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            started = asyncio.get_running_loop().time()
+            with pytest.raises(Refused) as refused:
+                await gateway.submit(prompt_ids=PROMPT)
+            assert refused.value.reason is Reason.STORE_UNAVAILABLE
+            assert asyncio.get_running_loop().time() - started < 2.0
+            worker.gate.set()
+            assert (await read_all(running)).token_ids == echoed(300)
+            await wait_until(lambda: not gateway.assembly.machinery.readiness().ready, "the gateway is unready")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        await gateway.ready()
+        assert (await read_all(await gateway.submit(prompt_ids=PROMPT))).token_ids == echoed(8)
+        await wait_until(lambda: is_idle(gateway), "nothing leaks")
+    await server.stop()
+
+
+async def test_draining_refuses_new_requests_and_lets_the_others_finish(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """A rolling restart cuts no stream, not even one that still waits in the queue."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        streams = [await gateway.submit(max_tokens=20, prompt_ids=PROMPT) for _ in range(5)]
+        draining = asyncio.create_task(gateway.assembly.drain(10.0))
+        await wait_until(lambda: not gateway.assembly.machinery.readiness().ready, "the gateway is unready")
+        with pytest.raises(Refused) as refused:
+            await gateway.submit()
+        assert refused.value.reason is Reason.DRAINING
+        worker.gate.set()
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [answer.token_ids for answer in answers] == [echoed(20)] * 5
+        await draining
+        assert len(gateway.assembly.drivers) == 0
+
+
+async def test_what_outlives_the_drain_time_is_cut_with_a_typed_end(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """A stop is bounded, and never looks like a finished answer."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        stream = await gateway.submit(max_tokens=2000, prompt_ids=PROMPT)
+        await anext(stream)
+        worker.gate.clear()
+        await gateway.assembly.drain(0.1)
+        assert (await read_all(stream)).error is Reason.DRAINING
+        assert len(gateway.assembly.drivers) == 0
+
+
+async def test_a_draining_driver_hands_over_what_it_runs_for_another_gateway(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """The client of another gateway notices nothing: the next driver goes on, token for token."""
+    async with (
+        member(url, run_dir, "leaving", workers=(worker.address,)) as leaving,
+        member(url, run_dir, "staying", workers=(worker.address,)) as staying,
+    ):
+        await leaving.ready()
+        await staying.ready()
+        driver, origin = (leaving, staying) if len(leaving.assembly.drivers) else (staying, leaving)
+        stream = await origin.submit(max_tokens=1500, prompt_ids=PROMPT)
+        first = await anext(stream)
+        await driver.assembly.drain(0.0)
+        rest = await read_all(stream)
+        assert (first.token_ids + rest.token_ids, rest.finish) == (echoed(1500), "length")
+        assert len(origin.assembly.drivers) == 1
