@@ -16,11 +16,7 @@ NETWORK = {"aiohttp", "redis"}
 
 IO_RING = {
     "admission.keys": "names of Redis keys",
-<<<<<<< HEAD
     "admission.leases": "talks to Redis",
-=======
-    "admission.leases": "lives in Redis",
->>>>>>> store
     "admission.redis_client": "connects to Redis",
     "admission.redis_queue": "talks to Redis",
     "admission.scripts": "loads the scripts",
