@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from admission.queue import StoreUnavailable, Withdrawn
+from admission.queue import StoreUnavailable
 from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
 from gateway.metrics import Metrics
@@ -46,13 +46,13 @@ class _GiveBack:
 class _Withdraw:
     queue: RedisQueue
     entry_ids: tuple[str, ...]
-    claimed: Callable[[str, str], None]
+    held_by: Callable[[str, str], None]
 
     async def do(self) -> None:
         for entry_id in self.entry_ids:
             withdrawal = await self.queue.withdraw(entry_id)
-            if withdrawal.outcome is Withdrawn.CLAIMED and withdrawal.driver_id is not None:
-                self.claimed(entry_id, withdrawal.driver_id)
+            if withdrawal.driver_id is not None:
+                self.held_by(entry_id, withdrawal.driver_id)
 
 
 _Act = _Settle | _GiveBack | _Withdraw
@@ -85,9 +85,9 @@ class StoreActs:
         """These are paused, and wait again."""
         self._add(_GiveBack(queue, driver_id, tuple(entry_ids)))
 
-    def withdraw(self, queue: RedisQueue, entry_id: str, claimed: Callable[[str, str], None]) -> None:
-        """Nobody waits for this any more; ``claimed(entry_id, driver_id)`` is called when a driver has it already."""
-        self._add(_Withdraw(queue, (entry_id,), claimed))
+    def withdraw(self, queue: RedisQueue, entry_id: str, held_by: Callable[[str, str], None]) -> None:
+        """Nobody waits for this any more; ``held_by(entry_id, driver_id)`` is called when a driver runs or paused it."""
+        self._add(_Withdraw(queue, (entry_id,), held_by))
 
     @property
     def is_pending(self) -> bool:

@@ -84,3 +84,15 @@ async def test_a_withdrawal_that_comes_too_late_names_the_driver() -> None:
     async with running(acts):
         await acts.drained()
     assert told == [("a", "g/w")]
+
+
+async def test_withdrawing_a_paused_sequence_tells_the_driver_that_keeps_it() -> None:
+    """It waits in the store, but its driver holds its tokens and its record until it is told."""
+    acts, _ = made()
+    queue: Any = FakeQueue()
+    queue.withdrawals["a"] = Withdrawal(outcome=Withdrawn.WITHDRAWN, driver_id="g/w")
+    told: list[tuple[str, str]] = []
+    acts.withdraw(queue, "a", lambda entry_id, driver_id: told.append((entry_id, driver_id)))
+    async with running(acts):
+        await acts.drained()
+    assert told == [("a", "g/w")]
