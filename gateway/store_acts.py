@@ -86,7 +86,7 @@ class StoreActs:
         self._add(_GiveBack(queue, driver_id, tuple(entry_ids)))
 
     def withdraw(self, queue: RedisQueue, entry_id: str, held_by: Callable[[str, str], None]) -> None:
-        """Nobody waits for this any more; ``held_by(entry_id, driver_id)`` is called when a driver runs or paused it."""
+        """Nobody waits for this any more; ``held_by(entry_id, driver_id)`` is called when a driver still has it."""
         self._add(_Withdraw(queue, (entry_id,), held_by))
 
     @property
