@@ -19,7 +19,7 @@ class _Seen:
 
 
 class Heartbeats:
-    """Watches drivers. ``lease_s``: how long one may be silent. ``max_gap_s``: a longer pause in watching starts anew."""
+    """``lease_s``: how long one may be silent; ``max_gap_s``: a longer pause in watching starts anew."""
 
     def __init__(self, *, lease_s: float, max_gap_s: float) -> None:
         self._lease_s = lease_s

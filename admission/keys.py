@@ -19,7 +19,7 @@ A day, since Redis counts lifetimes on its wall clock: no plausible jump of that
 """
 
 MARK_TTL_MS = 120_000
-"""How an ended entry answered, so that a repeated act answers the same. A lost reply is asked for again within seconds."""
+"""How an ended entry answered, so that a repeated act answers the same. A lost reply is asked for within seconds."""
 
 WANT_LEASE_US = 5_000_000
 """A standing want is met no longer than this after its driver last spoke; then offers wait and the driver is woken."""
@@ -96,10 +96,9 @@ TOKENIZER_TTL_MS = 3600 * 1000
 """Files of some megabytes outlive a short absence of their workers, so that they are not sent again at once."""
 
 GATEWAY_PREFIX = "sg:gateway:"  # + gateway id, string: relay address; GATEWAY_TTL_MS
-WORKER_PREFIX = "sg:worker:"  # + worker address, string: id of the gateway that drives it; WORKER_LEASE_TTL_MS
-MODEL_PREFIX = "sg:{models}:"  # + model name, string: its card; MODEL_TTL_MS
-MODEL_NAMES = "sg:{models}"  # set: names to look for under the prefix; lives as long as the last card, MODEL_TTL_MS
-TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, hash: file name -> content; TOKENIZER_TTL_MS
+WORKER_PREFIX = "sg:worker:"  # + worker address, string: gateway id; WORKER_LEASE_TTL_MS
+MODEL_PREFIX = "sg:model:"  # + model name and tokenizer digest, string: a ModelCard frame; MODEL_TTL_MS
+TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, string: a TokenizerFiles frame; TOKENIZER_TTL_MS
 
 EPOCH = "sg:epoch"
 """Integer, the last epoch given to anybody. Permanent: a fencing number that came back would let the dead speak."""

@@ -1,4 +1,4 @@
-"""Where entries wait in memory: the shared line, one line of paused sequences per driver, and what all of it adds up to.
+"""Where entries wait in memory: the shared line, a line of paused sequences per driver, and what it all adds up to.
 
 A line goes by waiting score, ties by arrival number. A paused sequence keeps its old score, which is that of an older
 arrival, and so stands before what arrived in its class since.

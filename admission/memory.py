@@ -43,12 +43,15 @@ class Memory:
         )
 
     def room_tokens(self, claimed: list[Sequence], *, num_running: int) -> int | None:
-        """Tokens of new sequences that would fit after those already claimed; None: memory is not limited."""
+        """Tokens (prompt and expected output) of a new sequence that fits after those claimed; None: not limited.
+
+        One more than the free blocks hold, as the last output token is not written.
+        """
         if self._ledger.num_blocks is None:
             return None
         spare = self._spare(num_running + len(claimed))
         blocks = self._ledger.room - spare - sum(self.needed(sequence) for sequence in claimed)
-        return max(0, blocks) * self._ledger.block_size
+        return blocks * self._ledger.block_size + 1 if blocks > 0 else 0
 
     def used_up_pauses(self, sequence: Sequence) -> bool:
         """Preempted as often as the preset allows: it starts with all its memory and is nobody's victim."""

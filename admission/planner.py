@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -61,19 +62,19 @@ class Planner:
         roster = self._roster
         needing = [*roster.batch.stalled, *roster.batch.take_growing(roster.next_step)]
         needing.sort(key=_seniority)
-        grows: list[Grow] = []
+        grown: dict[int, Grow] = {}
         owed = 0
         for sequence in needing:
             if sequence.state is State.PAUSED:
                 continue  # it gave way to a better one
-            room = self._make_room(sequence, owed)
+            room = self._make_room(sequence, owed=owed, served=grown)
             if room is _Room.FREE:
-                grows.append(self._grow_one(sequence))
+                grown[sequence.number] = self._grow_one(sequence)
             elif room is _Room.RETURNING:
                 owed += 1
                 if sequence.state is State.DECODE:
                     roster.stall(sequence)
-        return tuple(grows)
+        return tuple(grown.values())
 
     def _grow_one(self, sequence: Sequence) -> Grow:
         block = self._roster.ledger.grow(holding_of(sequence))
@@ -83,24 +84,27 @@ class Planner:
             self._roster.batch.note_growth(sequence)
         return Grow(slot=slot_of(sequence), blocks=(block,))
 
-    def _make_room(self, sequence: Sequence, owed: int) -> _Room:
-        """Find a block for it, by preemption if need be. ``owed`` of those that return belong to better ones."""
+    def _make_room(self, sequence: Sequence, *, owed: int, served: Collection[int]) -> _Room:
+        """Find a block for it, by preemption if need be.
+
+        ``owed`` of the blocks that return belong to better ones; numbers in ``served`` have got theirs in this plan.
+        """
         ledger = self._roster.ledger
         holding = holding_of(sequence)
         while not ledger.can_grow(holding):
             if ledger.returning > owed:
                 return _Room.RETURNING
-            victim = self._kv_victim(sequence)
+            victim = self._kv_victim(sequence, served)
             self._roster.pause(victim, PauseReason.KV)
             if victim is sequence:
                 return _Room.NONE
         return _Room.FREE
 
-    def _kv_victim(self, needing: Sequence) -> Sequence:
-        """The preset's choice; never the oldest of the best class, nor one that has used up its pauses.
+    def _kv_victim(self, needing: Sequence, served: Collection[int]) -> Sequence:
+        """The preset's choice; never the oldest of the best class, nor one that has used up its pauses, nor one served.
 
-        When nobody else is left it is the one that needs the block: those that may not be touched have all the memory
-        that they will ever need, so they run to their end.
+        When nobody else is left it is the one that needs the block. Some sequence advances all the same: one that was
+        served, or one that has used up its pauses and therefore all the memory that it will ever need.
         """
         roster = self._roster
         running = list(roster.batch)
@@ -113,7 +117,7 @@ class Planner:
                 computed_tokens=sequence.computed_by(roster.next_step),
             )
             for sequence in running
-            if sequence is not oldest and not self._memory.used_up_pauses(sequence)
+            if sequence is not oldest and sequence.number not in served and not self._memory.used_up_pauses(sequence)
         ]
         chosen = roster.get(self._preset.kv_victim(candidates).sequence_id) if candidates else None
         return chosen or needing

@@ -15,40 +15,48 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from admission.queue import StoreUnavailable
 
 CALL_TIMEOUT_S = 1.0
-"""The longest that one act may take, waiting for a connection included. A healthy Redis answers within a millisecond."""
+"""The longest that one act may take, waiting for a connection included. A healthy Redis needs a millisecond."""
 
 MAX_CONNECTIONS = 16
-"""Acts take tens of microseconds in Redis, so a few connections carry thousands a second; a storm waits for its turn."""
+"""Acts take tens of microseconds in Redis: a few connections carry thousands a second, and a storm waits its turn."""
 
 _LOWEST_VERSION = (6, 2)
 
+_NO_NOTICES = MaintNotificationsConfig(enabled=False)  # hosted Redis sends them, and redis-py stretches time-outs then
+
 
 def connect(url: str) -> redis.asyncio.Redis:
-    """A client for ``unix://``, ``redis://`` or ``rediss://`` that answers in bytes. Connects at the first call."""
+    """A client for ``unix://``, ``redis://`` or ``rediss://`` that answers in bytes. Connects at the first call.
+
+    Every call on it belongs into ``bounded``, which holds the only clock. The socket time-out of redis-py is off: it is
+    built on ``asyncio.wait_for``, which before Python 3.12 forgets a cancel that comes just as a write is done, and a
+    loop of calls would outlive its owner.
+    """
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=MAX_CONNECTIONS,
-        timeout=CALL_TIMEOUT_S,
-        socket_timeout=CALL_TIMEOUT_S,
+        timeout=None,
+        socket_timeout=None,
         socket_connect_timeout=CALL_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
+        maint_notifications_config=_NO_NOTICES,
     )
     return redis.asyncio.Redis.from_pool(pool)
 
 
 def blocking_twin(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
-    """A client of the same server for calls that block there: on connections of its own, without a socket time-out.
+    """A client of the same server for calls that block there, on connections of its own.
 
     A blocked connection serves nobody else, so these are not taken from the pool that acts share.
     """
     pool = client.connection_pool
     blocking = redis.asyncio.ConnectionPool(
-        connection_class=pool.connection_class,
-        **{**pool.connection_kwargs, "socket_timeout": None},
+        connection_class=pool.connection_class, maint_notifications_config=_NO_NOTICES, **pool.connection_kwargs
     )
     return redis.asyncio.Redis.from_pool(blocking)
 

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import redis.asyncio
 
@@ -48,7 +49,7 @@ class _Mailbox:
 
 
 class RedisQueue:
-    """One model's queue. ``clock_us`` moves the store's time in tests; None: Redis's own."""
+    """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class RedisQueue:
         *,
         model: str,
         bounds: QueueBounds,
+        driver_lease_s: float = DRIVER_LEASE_S,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._client = client
@@ -64,7 +66,7 @@ class RedisQueue:
         self._keys = QueueKeys.of(model)
         self._scripts = QueueScripts(client, keys=self._keys, clock_us=clock_us)
         self._mailboxes: dict[str, _Mailbox] = {}
-        self._heartbeats = Heartbeats(lease_s=DRIVER_LEASE_S, max_gap_s=REAP_GAP_S)
+        self._heartbeats = Heartbeats(lease_s=driver_lease_s, max_gap_s=REAP_GAP_S)
 
     async def aclose(self) -> None:
         """Close the connections on which drivers wait. The client given at the start stays open: it is its owner's."""
@@ -84,7 +86,7 @@ class RedisQueue:
 
     async def stats(self) -> QueueStats:
         async with bounded("stats"):
-            totals = await self._client.hgetall(self._keys.totals)
+            totals = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.totals))
         counts = {name.decode(): int(number) for name, number in totals.items()}
         by_class = sorted(
             (name.removeprefix(_CLASS_FIELD), number)
@@ -136,7 +138,7 @@ class RedisQueue:
     async def reap(self) -> tuple[str, ...]:
         """Forget the drivers that fell silent, whoever's they were, and name them. Call it every second or so."""
         async with bounded("reap"):
-            found = await self._client.hgetall(self._keys.beats)
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.beats))
             beats = {driver.decode(): beat.decode() for driver, beat in found.items()}
             silent = self._heartbeats.observe(beats, time.monotonic())
             return tuple([name for name in silent if await self._scripts.forget_silent_driver(name, beats[name])])

@@ -38,7 +38,9 @@ local MARK_TTL_MS = {MARK_TTL_MS}
 local WANT_LEASE_US = {WANT_LEASE_US}
 """
 
-_HEADER = re.compile(r"\A-- (?P<name>\w+): .*?^-- KEYS (?P<num_keys>\d+):.*?^-- ARGV: .*?^-- Result: ", re.S | re.M)
+_HEADER = re.compile(
+    r"\A-- (?P<name>\w+): .*?^-- KEYS (?P<num_keys>\d+):.*?^-- ARGV: .*?^-- Result: ", re.DOTALL | re.MULTILINE
+)
 
 
 class ScriptError(Exception):
@@ -55,7 +57,7 @@ class Script:
 
 
 def load_script(name: str, *, num_keys: int, before: str = "") -> Script:
-    """``lua/{name}.lua``, after the text ``before``. Raises ``ScriptError`` unless its header declares name and keys."""
+    """``lua/{name}.lua``, after the text ``before``. ``ScriptError`` unless its header declares name and keys."""
     body = _read(name)
     header = _HEADER.match(body)
     if header is None or header["name"] != name:
@@ -69,11 +71,10 @@ def load_script(name: str, *, num_keys: int, before: str = "") -> Script:
 
 async def run_script(client: redis.asyncio.Redis, script: Script, keys: Sequence[str], *arguments: Argument) -> Any:
     """Its reply, as redis-py gives it."""
-    call = (len(keys), *keys, *arguments)
     try:
-        return await client.execute_command("EVALSHA", script.digest, *call)
+        return await client.evalsha(script.digest, len(keys), *keys, *arguments)
     except NoScriptError:  # nothing has run: the text is sent in its place
-        return await client.execute_command("EVAL", script.text, *call)
+        return await client.eval(script.text, len(keys), *keys, *arguments)
 
 
 class QueueScripts:

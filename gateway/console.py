@@ -24,7 +24,7 @@ class Console:
         self._err = err
         self._live = out.isatty()
         self._readable = err.isatty()
-        self._renderer = structlog.dev.ConsoleRenderer()
+        self._renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         self._progress = ""
         self._stage = ""
         self._next_plain_s = 0.0

@@ -1,24 +1,20 @@
-"""Who is there: gateways and where to relay to, workers and who drives them, models and their tokenizers.
+"""The directory of the cluster, in Redis: gateways and their relays, leases on workers, models and their tokenizers.
 
-Everything here is announced with a lifetime and renewed by whoever stands behind it, so that a dead gateway disappears
-by itself. A lease on a worker is a courtesy (liveness): what keeps two drivers apart is the *epoch* that comes with it,
-a number that only grows and that the worker checks.
-
-Every call raises ``StoreUnavailable`` within about a second when Redis is frozen or gone.
+It holds addresses and descriptions only, each with a lifetime (``admission.keys``) that its owner renews. Nothing that
+runs depends on it: streams go on while Redis is away, and what ran out is written again when it is back.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from itertools import islice
+from urllib.parse import quote
 
-import orjson
 import redis.asyncio
+import structlog
 
 from admission.keys import (
-    EPOCH,
     GATEWAY_PREFIX,
     GATEWAY_TTL_MS,
-    MODEL_NAMES,
     MODEL_PREFIX,
     MODEL_TTL_MS,
     TOKENIZER_PREFIX,
@@ -26,19 +22,26 @@ from admission.keys import (
     WORKER_LEASE_TTL_MS,
     WORKER_PREFIX,
 )
+from admission.leases import Leases
 from admission.redis_client import bounded
-from admission.scripts import load_script, run_script
-from workers.wire import ModelCard, TokenizerFiles
+from workers.wire import Message, ModelCard, TokenizerFiles, WireError, decode, encode
+
+_FILES_TIMEOUT_S = 10.0
+"""Tokenizer files are megabytes, and nobody waits for them but the first request of a model."""
+
+MAX_MODELS = 1000
+"""Cards listed at most: a bound on one reading of the directory."""
+
+_log = structlog.get_logger(__name__)
 
 
 class Directory:
-    """The directory as one gateway uses it."""
+    """The cluster as ``gateway_id`` sees and tells it. Every call raises ``StoreUnavailable`` when Redis is away."""
 
     def __init__(self, client: redis.asyncio.Redis, *, gateway_id: str) -> None:
         self._client = client
-        self._gateway_id = gateway_id
-        self._renew = load_script("renew_lease", num_keys=1)
-        self._release = load_script("release_lease", num_keys=1)
+        self._gateway_key = GATEWAY_PREFIX + gateway_id
+        self._leases = Leases(client, holder=gateway_id, ttl_ms=WORKER_LEASE_TTL_MS)
 
     async def ping(self) -> None:
         async with bounded("ping"):
@@ -47,95 +50,86 @@ class Directory:
     # --- gateways -----------------------------------------------------------------------------------------------------
 
     async def announce(self, relay_address: str) -> None:
-        """This gateway takes output for its requests at ``relay_address``. Call it every few seconds."""
+        """Tell where this gateway's relay listens; again every few seconds."""
         async with bounded("announce"):
-            await self._client.set(GATEWAY_PREFIX + self._gateway_id, relay_address, px=GATEWAY_TTL_MS)
+            await self._client.set(self._gateway_key, relay_address, px=GATEWAY_TTL_MS)
 
     async def withdraw(self) -> None:
-        """This gateway leaves."""
-        async with bounded("withdraw"):
-            await self._client.delete(GATEWAY_PREFIX + self._gateway_id)
+        """Tell that this gateway is going."""
+        async with bounded("withdraw gateway"):
+            await self._client.delete(self._gateway_key)
 
     async def relay_address(self, gateway_id: str) -> str | None:
-        """Where to send output for requests of ``gateway_id``; None: it is not there (any more)."""
+        """Where that gateway's relay listens; None when it is gone."""
         async with bounded("relay address"):
-            address = await self._client.get(GATEWAY_PREFIX + gateway_id)
+            address = _in_bytes(await self._client.get(GATEWAY_PREFIX + gateway_id))
         return None if address is None else address.decode()
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
     async def take_worker(self, worker_address: str, *, above_epoch: int = 0) -> int | None:
-        """Take the lease on a worker. An epoch above all that were given, and ``above_epoch``; None: another has it.
-
-        ``above_epoch`` is the last one that the worker saw: it matters when Redis has lost its data. Taking a lease
-        that one has gives a new epoch, so a call whose reply was lost may be repeated.
-        """
-        lease = WORKER_PREFIX + worker_address
+        """Lease the worker: an epoch greater than any before and than ``above_epoch``, or None: another holds it."""
         async with bounded("take worker"):
-            if not await self._client.set(lease, self._gateway_id, px=WORKER_LEASE_TTL_MS, nx=True):
-                if not await self._renewed(lease):
-                    return None
-            epoch = int(await self._client.incr(EPOCH))
-            if epoch <= above_epoch:
-                epoch = int(await self._client.incrby(EPOCH, above_epoch + 1 - epoch))
-        return epoch
+            return await self._leases.take(WORKER_PREFIX + worker_address, above_epoch=above_epoch)
 
     async def renew_worker(self, worker_address: str) -> bool:
-        """Whether the lease lives on; False: it ended, and another may drive the worker under a higher epoch."""
+        """Whether the lease is still ours."""
         async with bounded("renew worker"):
-            return await self._renewed(WORKER_PREFIX + worker_address)
+            return await self._leases.renew(WORKER_PREFIX + worker_address)
 
     async def release_worker(self, worker_address: str) -> None:
-        """End the lease at once, if it is ours."""
         async with bounded("release worker"):
-            await run_script(self._client, self._release, [WORKER_PREFIX + worker_address], self._gateway_id)
-
-    async def _renewed(self, lease: str) -> bool:
-        reply = await run_script(self._client, self._renew, [lease], self._gateway_id, WORKER_LEASE_TTL_MS)
-        return bool(reply == b"renewed")
+            await self._leases.release(WORKER_PREFIX + worker_address)
 
     # --- models -------------------------------------------------------------------------------------------------------
 
     async def publish_model(self, card: ModelCard, files: TokenizerFiles) -> None:
-        """A worker of this model is there. Call it every few seconds; the files travel only when they are missing."""
-        tokenizer = TOKENIZER_PREFIX + files.digest
+        """Tell that a worker of this card is driven; again every few seconds. Files go along when nobody has them."""
+        tokenizer_key = TOKENIZER_PREFIX + files.digest
         async with bounded("publish model"):
-            if not await self._client.pexpire(tokenizer, TOKENIZER_TTL_MS):
-                async with self._client.pipeline(transaction=True) as together:
-                    together.hset(tokenizer, mapping=dict(files.files))
-                    together.pexpire(tokenizer, TOKENIZER_TTL_MS)
-                    await together.execute()
-            async with self._client.pipeline(transaction=True) as together:
-                together.set(MODEL_PREFIX + card.name, _pack(card), px=MODEL_TTL_MS)
-                together.sadd(MODEL_NAMES, card.name)
-                together.pexpire(MODEL_NAMES, MODEL_TTL_MS)
-                await together.execute()
+            await self._client.set(_model_key(card), encode(card), px=MODEL_TTL_MS)
+            are_known = await self._client.pexpire(tokenizer_key, TOKENIZER_TTL_MS)
+        if not are_known:
+            async with bounded("publish tokenizer", _FILES_TIMEOUT_S):
+                await self._client.set(tokenizer_key, encode(files), px=TOKENIZER_TTL_MS)
 
     async def models(self) -> tuple[ModelCard, ...]:
-        """The models that somebody serves now, by name."""
+        """Cards of the models that somebody serves now, in order of names, each name once."""
         async with bounded("models"):
-            names = sorted(await self._client.smembers(MODEL_NAMES))
-            if not names:
-                return ()
-            cards = await self._client.mget([MODEL_PREFIX.encode() + name for name in names])
-            ended = [name for name, card in zip(names, cards, strict=True) if card is None]
-            if ended:  # one that comes back in this very moment is named again by its next renewal
-                await self._client.srem(MODEL_NAMES, *ended)
-        return tuple(_unpack(card) for card in cards if card is not None)
+            found = [key async for key in self._client.scan_iter(match=f"{MODEL_PREFIX}*", count=MAX_MODELS)]
+            keys = list(islice(sorted(found), MAX_MODELS))
+            values = await self._client.mget(keys) if keys else []
+        cards: dict[str, ModelCard] = {}
+        for key, value in zip(keys, values, strict=True):
+            card = _read(key, _in_bytes(value))
+            if isinstance(card, ModelCard):
+                cards.setdefault(card.name, card)
+        return tuple(cards.values())
 
     async def tokenizer_files(self, digest: str) -> TokenizerFiles | None:
-        """The files of a tokenizer by name, in order of name; None: nobody published it lately."""
-        async with bounded("tokenizer files"):
-            files = await self._client.hgetall(TOKENIZER_PREFIX + digest)
-        if not files:
-            return None
-        return TokenizerFiles(digest=digest, files=tuple(sorted((name.decode(), text) for name, text in files.items())))
+        """The files of that digest; None when nobody published them lately."""
+        key = TOKENIZER_PREFIX + digest
+        async with bounded("tokenizer", _FILES_TIMEOUT_S):
+            value = _in_bytes(await self._client.get(key))
+        files = _read(key, value)
+        return files if isinstance(files, TokenizerFiles) else None
 
 
-def _pack(card: ModelCard) -> bytes:
-    return orjson.dumps(dataclasses.asdict(card))
+def _model_key(card: ModelCard) -> str:
+    return f"{MODEL_PREFIX}{quote(card.name, safe='')}:{card.tokenizer_digest}"
 
 
-def _unpack(packed: bytes) -> ModelCard:
-    fields = orjson.loads(packed)
-    return ModelCard(**fields | {"eos_ids": tuple(fields["eos_ids"])})
+def _in_bytes(reply: object) -> bytes | None:
+    """Clients of ``redis_client.connect`` answer in bytes, which their types do not say."""
+    return reply if isinstance(reply, bytes) else None
+
+
+def _read(key: str | bytes, frame: bytes | None) -> Message | None:
+    """The message under ``key``; None when there is none, or (with a line in the log) another version's."""
+    if frame is None:
+        return None
+    try:
+        return decode(frame)
+    except WireError as error:
+        _log.warning("unreadable directory entry", key=key, error=str(error))
+        return None

@@ -45,8 +45,7 @@ def configure_logs(process: str, stream: TextIO = sys.stderr) -> None:
 
 def _rendering(stream: TextIO) -> list[Processor]:
     if stream.isatty():
-        return [structlog.dev.ConsoleRenderer()]
-    return [
-        structlog.processors.dict_tracebacks,
-        structlog.processors.JSONRenderer(),
-    ]
+        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    # Without local variables: they hold prompts.
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]

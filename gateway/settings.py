@@ -15,6 +15,7 @@ from pydantic_settings import NoDecode
 
 from admission.presets import PRESETS, preset
 from gateway.settings_sources import CommandSettings
+from workers.wire import TcpAddress, parse_address
 
 
 def _split(value: object) -> object:
@@ -22,7 +23,12 @@ def _split(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+def _wire_address(value: str) -> str:
+    return str(parse_address(value))
+
+
+Address = Annotated[str, AfterValidator(_wire_address)]
+Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)]
 
 
 def _redis_url(value: str) -> str:
@@ -81,7 +87,7 @@ class GatewaySettings(ServingSettings):
     port: int = Field(8080, ge=0, le=65535, description="port to listen on for HTTP; 0 takes any that is free")
     redis: RedisUrl = Field("redis://127.0.0.1:6379/0", repr=False, description="the Redis that all gateways share")
     worker: Addresses = Field((), description="workers to dial, separated by commas or repeated")
-    relay: str = Field(
+    relay: Address = Field(
         "tcp:127.0.0.1:9080", description="own address for output from other gateways, as they can reach it"
     )
     gateway_id: str = Field(
@@ -99,6 +105,13 @@ class GatewaySettings(ServingSettings):
         None,
         description="file with the secret shared with workers and gateways; needed beyond Unix sockets and loopback",
     )
+
+    @model_validator(mode="after")
+    def _relay_is_safe(self) -> Self:
+        relay = parse_address(self.relay)
+        if isinstance(relay, TcpAddress) and not relay.is_loopback and self.secret_file is None:
+            raise ValueError(f"--relay {relay} can be reached from other machines, so it needs --secret-file")
+        return self
 
 
 class UpSettings(ServingSettings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from admission.keys import is_permanent
 from admission.redis_client import connect
 from gateway.redis_server import RedisServer
 
-TEST_REDIS_SERVER = "SLUICEGATE_TEST_REDIS_SERVER"  # path of another redis-server to test against
+TEST_REDIS_SERVER = "TEST_REDIS_SERVER"  # path of another redis-server to test against
 NO_EXPIRY = -1
 
 
@@ -36,12 +37,22 @@ def run_dir() -> Iterator[Path]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def redis_server(redis_binary: Path | None) -> AsyncIterator[RedisServer]:
-    """One real Redis for the whole run. Tests that stop or freeze Redis start their own in ``run_dir``."""
+    """One real Redis for the whole run. Tests that freeze or fill Redis take ``own_redis``."""
     with tempfile.TemporaryDirectory(prefix="sg-redis-", dir="/tmp") as place:
         server = RedisServer(Path(place), binary=redis_binary)
         await server.start()
         yield server
         await server.stop()
+
+
+@pytest_asyncio.fixture
+async def own_redis(run_dir: Path, redis_binary: Path | None) -> AsyncIterator[RedisServer]:
+    """A Redis of this test alone: to freeze, to fill, to stop."""
+    server = RedisServer(run_dir, binary=redis_binary)
+    await server.start()
+    yield server
+    os.kill(server.pid, signal.SIGCONT)
+    await server.stop()
 
 
 @pytest_asyncio.fixture

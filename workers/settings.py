@@ -30,13 +30,13 @@ class BadSettings(Exception):
 
 
 class WorkerSettings(BaseSettings):
-    """One worker process. Frozen: read once, at the edge."""
+    """One worker alone: one model, executing the plans of a gateway."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
         env_ignore_empty=True,  # compose files hand on variables that are not set as empty ones
         extra="forbid",
-        frozen=True,
+        frozen=True,  # read once, at the edge
         cli_kebab_case=True,
         cli_exit_on_error=False,
         cli_hide_none_type=True,

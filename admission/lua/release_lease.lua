@@ -1,8 +1,7 @@
--- release_lease: end a lease, when it is still the caller's.
+-- release_lease: end a lease that is still one's own.
 -- KEYS 1: the lease
--- ARGV: the caller
--- Result: 'released', or 'lost' when it has ended or is another's
+-- ARGV: its holder
+-- Result: 1 when released, 0 when it was not one's own
 
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'lost' end
-redis.call('DEL', KEYS[1])
-return 'released'
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])

@@ -1,8 +1,7 @@
--- renew_lease: let a lease live on, while it is still the caller's.
+-- renew_lease: keep a lease that is still one's own.
 -- KEYS 1: the lease
--- ARGV: the caller, lifetime (ms)
--- Result: 'renewed', or 'lost' when it has ended or is another's
+-- ARGV: its holder, its lifetime in milliseconds
+-- Result: 1 when renewed, 0 when somebody else holds it or nobody does
 
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'lost' end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return 'renewed'
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])

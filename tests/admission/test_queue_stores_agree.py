@@ -274,29 +274,30 @@ QUIET_DAY = BUSY_DAY | {"offer": 20, "claim": 30, "claim in exchange": 5, "settl
 
 
 def perform(act: str, stores: Stores, choose: random.Random) -> None:
+    """One act with arguments by chance; time passes instead where there is nothing to act on."""
     driver, back = choose.choice(DRIVERS), choose.randrange(8)
     held, offered = any(stores.has.values()), bool(stores.entries)
-    if act == "offer":
-        stores.offer([(choose.choice(CLASSES), choose.randint(1, 5), choose.randint(0, 3))])
-    elif act == "offer again" and offered:
-        stores.offer_again(back)
-    elif act == "claim":
-        stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))
-    elif act == "claim in exchange" and held:
-        stores.claim_in_exchange(back, choose.choice((None, 0, 2)))
-    elif act == "next handed":
-        stores.next_handed(driver)
-    elif act == "withdraw" and offered:
-        stores.withdraw(back)
-    elif act == "settle" and held:
-        stores.settle(back)
-    elif act == "give back" and held:
-        stores.give_back(back)
-    elif act == "act on any" and offered:
-        stores.act_on_any(driver, [back, back + 1], choose.choice(("settle", "give back")))
-    elif act == "forget driver" and held:
-        stores.forget_driver(back)
-    elif act == "wants expire" and stores.long_pauses < NUM_LONG_PAUSES:
-        stores.wants_expire()
+    possible: dict[str, tuple[bool, Callable[[], None]]] = {
+        "offer": (
+            True,
+            lambda: stores.offer([(choose.choice(CLASSES), choose.randint(1, 5), choose.randint(0, 3))]),
+        ),
+        "offer again": (offered, lambda: stores.offer_again(back)),
+        "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))),
+        "claim in exchange": (held, lambda: stores.claim_in_exchange(back, choose.choice((None, 0, 2)))),
+        "next handed": (True, lambda: stores.next_handed(driver)),
+        "withdraw": (offered, lambda: stores.withdraw(back)),
+        "settle": (held, lambda: stores.settle(back)),
+        "give back": (held, lambda: stores.give_back(back)),
+        "act on any": (
+            offered,
+            lambda: stores.act_on_any(driver, [back, back + 1], choose.choice(("settle", "give back"))),
+        ),
+        "forget driver": (held, lambda: stores.forget_driver(back)),
+        "wants expire": (stores.long_pauses < NUM_LONG_PAUSES, stores.wants_expire),
+    }
+    is_possible, do = possible.get(act, (False, stores.wants_expire))
+    if is_possible:
+        do()
     else:
         stores.time_passes(choose.choice((0, 1, SECOND_US // 10)))

@@ -37,3 +37,19 @@ def test_records_of_libraries_look_alike_and_tracebacks_stay_on_their_line() -> 
     record = json.loads(line)
     assert record["event"] == "request failed"
     assert record["exception"][0]["exc_type"] == "ValueError"
+
+
+def test_a_traceback_shows_no_local_variables() -> None:
+    """They hold prompts and answers, which belong to nobody who reads logs."""
+    stream = io.StringIO()
+    configure_logs("gateway 0", stream)
+
+    def fail(prompt: str) -> None:
+        raise ValueError(len(prompt))
+
+    try:
+        fail("my secret")
+    except ValueError:
+        logging.getLogger("gateway").exception("request failed")
+
+    assert "my secret" not in stream.getvalue()

@@ -126,3 +126,15 @@ def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
     (line,) = mistakes(UpSettings, "--preset", "fifo")
     assert line.startswith("--preset: ")
     assert "sluicegate" in line
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    """Both words of the wire's addresses are easily forgotten."""
+    lines = mistakes(GatewaySettings, "--worker", "unix:/a,localhost:9001", "--relay", "9080")
+    assert [line.split(":")[0] for line in lines] == ["--worker", "--relay"]
+
+
+def test_a_relay_beyond_this_machine_needs_a_secret() -> None:
+    """Whoever reaches it could put words into other people's answers."""
+    assert "--secret-file" in mistakes(GatewaySettings, "--relay", "tcp:gateway-1:9080")[0]
+    assert GatewaySettings.load(["--relay", "tcp:gateway-1:9080", "--secret-file", "/run/secret"]).relay

@@ -28,6 +28,7 @@ MESSAGE_TYPES: Mapping[int, type[Message]] = MappingProxyType(
         5: messages.Welcome,
         6: messages.TokenizerRequest,
         7: messages.TokenizerFiles,
+        8: messages.ModelCard,
         16: messages.PlanMessage,
         17: messages.ReportMessage,
         32: messages.Job,

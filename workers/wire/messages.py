@@ -245,6 +245,7 @@ Message = (
     | Welcome
     | TokenizerRequest
     | TokenizerFiles
+    | ModelCard
     | PlanMessage
     | ReportMessage
     | Job

@@ -1,0 +1,265 @@
+"""A worker and a store for scheduler tests: plain, strict, and suspicious of every plan.
+
+``Harness`` feeds events to a scheduler, keeps its own books of what each plan may do, and asserts the scheduler's
+promises at every step. It executes plans in order, when told to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from admission.events import (
+    Cancelled,
+    Claimed,
+    Ended,
+    Event,
+    Exchanged,
+    Finished,
+    FinishReason,
+    LimitsChanged,
+    Plan,
+    Reported,
+    SequenceSpec,
+    Step,
+    WorkerLost,
+)
+from admission.limits import Limits
+from admission.presets import Preset
+from admission.scheduler import Scheduler
+
+
+def make_spec(
+    sequence_id: str,
+    *,
+    prompt: int = 4,
+    output: int = 4,
+    expected: int | None = None,
+    rank: int = 1,
+    score: int = 0,
+    deadline_us: int | None = None,
+) -> SequenceSpec:
+    return SequenceSpec(
+        sequence_id=sequence_id,
+        class_name=f"class{rank}",
+        rank=rank,
+        score=score,
+        arrival_us=score,
+        prompt_tokens=prompt,
+        max_tokens=output,
+        expected_tokens=output if expected is None else expected,
+        deadline_us=deadline_us,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """The worker's view of one slot."""
+
+    sequence_id: str
+    blocks: list[int]
+    computed: int
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Harness:
+    """``tokens`` counts what each sequence emitted, ``ended`` how each ended. ``now`` moves by one per step."""
+
+    limits: Limits
+    preset: Preset
+    scheduler: Scheduler = field(init=False)
+    specs: dict[str, SequenceSpec] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    paused: list[str] = field(default_factory=list)
+    pauses: dict[str, int] = field(default_factory=dict)
+    in_flight: deque[Plan] = field(default_factory=deque)
+    held: dict[int, Running] = field(default_factory=dict)
+    log: list[tuple[tuple[Event, ...], int, Step]] = field(default_factory=list)
+    now: int = 0
+    banned: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.limits, self.preset)
+
+    # what happens
+
+    def claim(self, spec: SequenceSpec) -> Step:
+        self.specs[spec.sequence_id] = spec
+        self.tokens.setdefault(spec.sequence_id, 0)
+        return self.step(Claimed(sequence=spec))
+
+    def resume(self, sequence_id: str) -> Step:
+        self.paused.remove(sequence_id)
+        return self.step(Claimed(sequence=self.specs[sequence_id]))
+
+    def cancel(self, sequence_id: str) -> Step:
+        self.banned.append(sequence_id)
+        return self.step(Cancelled(sequence_id=sequence_id))
+
+    def exchange(self, spec: SequenceSpec, victim_id: str) -> Step:
+        self.specs[spec.sequence_id] = spec
+        self.tokens.setdefault(spec.sequence_id, 0)
+        self.paused.append(victim_id)
+        self.pauses[victim_id] = self.pauses.get(victim_id, 0) + 1
+        return self.step(Exchanged(sequence=spec, victim_id=victim_id))
+
+    def lose_worker(self) -> Step:
+        self.in_flight.clear()
+        self.held.clear()
+        return self.step(WorkerLost())
+
+    def change_limits(self, limits: Limits) -> Step:
+        self.limits = limits
+        return self.step(LimitsChanged(limits=limits))
+
+    def report(self, *, stop: tuple[int, ...] = ()) -> Step:
+        """Execute the oldest plan; the slots in ``stop`` emit an eos if they emit at all."""
+        return self.step(self._execute(self.in_flight.popleft(), stop))
+
+    def step(self, *events: Event) -> Step:
+        self.now += 1
+        step = self.scheduler.step(events, self.now)
+        self.log.append((events, self.now, step))
+        for ended in step.ended:
+            assert ended.sequence_id not in self.ended, "a sequence ended twice"
+            self.ended[ended.sequence_id] = ended
+            self.banned.append(ended.sequence_id)
+            if ended.sequence_id in self.paused:
+                self.paused.remove(ended.sequence_id)
+        for paused in step.paused:
+            assert paused.sequence_id not in self.ended, "a pause was told of a sequence that ended"
+            self.paused.append(paused.sequence_id)
+            self.pauses[paused.sequence_id] = self.pauses.get(paused.sequence_id, 0) + 1
+        if step.plan is not None:
+            self._check_plan(step.plan)
+            self.in_flight.append(step.plan)
+        assert len(self.in_flight) <= self.limits.max_in_flight
+        self.scheduler.check()
+        return step
+
+    def run_until_idle(self, most_steps: int = 1_000) -> None:
+        """Report plan after plan, hand back what was paused when the scheduler wants it, until nothing is left."""
+        for _ in range(most_steps):
+            want = self.scheduler.want()
+            if self.paused and want.slots > 0 and self._fits(self.paused[0], want.kv_tokens):
+                self.resume(self.paused[0])
+            elif self.in_flight:
+                self.report()
+            elif self.step().plan is None and not self.paused:
+                break
+        else:
+            raise AssertionError(f"not idle after {most_steps} steps")
+        assert self.scheduler.slots_in_use == 0
+        assert self.scheduler.kv_blocks_in_use == 0
+
+    def _fits(self, sequence_id: str, kv_tokens: int | None) -> bool:
+        spec = self.specs[sequence_id]
+        return kv_tokens is None or spec.prompt_tokens + spec.expected_tokens <= kv_tokens
+
+    # what a plan may do
+
+    def _check_plan(self, plan: Plan) -> None:
+        limits = self.limits
+        planned = [*plan.decode, *(span.slot for span in plan.prefill)]
+        assert len(planned) == len(set(planned)), "a slot is in one plan twice"
+        assert len(plan.decode) + sum(span.length for span in plan.prefill) <= (limits.token_budget or 10**9)
+        busy = self._slots_in_flight()
+        assert not busy & set(plan.frees), "a slot is freed before the last plan that names it is reported"
+        names = {slot: running.sequence_id for slot, running in self._applied().items()}
+        for slot in plan.frees:
+            del names[slot]
+        for start in plan.starts:
+            assert start.slot not in names, "a slot is given to two sequences"
+            names[start.slot] = start.sequence_id
+        running = [name for name in names.values() if name not in self.banned and name not in self.paused]
+        assert len(running) <= limits.max_slots or not plan.starts, "a sequence starts beyond the slots"
+        assert len(planned) <= limits.max_slots
+        for slot in planned:
+            assert names[slot] not in self.banned, "a sequence is planned after its end or cancel was known"
+            assert names[slot] not in self.paused, "a sequence is planned while it is paused"
+        if limits.prefill_chunk is not None and len(planned) > 1:
+            assert all(span.length <= limits.prefill_chunk for span in plan.prefill)
+        blocks = self._blocks_after(plan)
+        assert len(blocks) == len(set(blocks)), "a block has two owners"
+        if limits.kv_blocks is not None:
+            assert all(0 <= block < limits.kv_blocks for block in blocks)
+
+    def _applied(self) -> dict[int, Running]:
+        """The worker's slots once every plan in flight is applied."""
+        held = {
+            slot: Running(sequence_id=r.sequence_id, blocks=[*r.blocks], computed=0) for slot, r in self.held.items()
+        }
+        for plan in self.in_flight:
+            _apply(plan, held)
+        return held
+
+    def _blocks_after(self, plan: Plan) -> list[int]:
+        held = self._applied()
+        _apply(plan, held)
+        return [block for running in held.values() for block in running.blocks]
+
+    def _slots_in_flight(self) -> set[int]:
+        return {
+            slot
+            for plan in self.in_flight
+            for slot in [*plan.decode, *(s.slot for s in plan.prefill), *(s.slot for s in plan.starts)]
+        }
+
+    # what the worker does
+
+    def _execute(self, plan: Plan, stop: tuple[int, ...]) -> Reported:
+        _apply(plan, self.held)
+        finished: list[Finished] = []
+        for span in plan.prefill:
+            running = self.held[span.slot]
+            assert running.done or span.start == running.computed, "a chunk does not follow the one before"
+            running.computed += span.length
+            self._has_room(running)
+            if span.emits:
+                known = self.specs[running.sequence_id].prompt_tokens + self.tokens[running.sequence_id]
+                assert running.done or running.computed == known, "a token is emitted before its prompt is computed"
+        for slot in plan.decode:
+            if not self.held[slot].done:
+                self.held[slot].computed += 1
+                self._has_room(self.held[slot])
+        for slot in [*plan.decode, *(span.slot for span in plan.prefill if span.emits)]:
+            reason = self._emit(self.held[slot], eos=slot in stop)
+            if reason is not None:
+                finished.append(Finished(slot=slot, reason=reason))
+        live = sum(len(running.blocks) for running in self.held.values())
+        return Reported(
+            step=plan.step,
+            finished=tuple(finished),
+            live_blocks=live if self.limits.kv_blocks is not None else None,
+        )
+
+    def _emit(self, running: Running, *, eos: bool) -> FinishReason | None:
+        if running.done:
+            return None
+        spec = self.specs[running.sequence_id]
+        self.tokens[running.sequence_id] += 1
+        assert self.tokens[running.sequence_id] <= spec.max_tokens, "a token past max_tokens is planned"
+        if eos:
+            running.done = True
+            return FinishReason.STOP
+        if self.tokens[running.sequence_id] == spec.max_tokens:
+            running.done = True
+            return FinishReason.LENGTH
+        return None
+
+    def _has_room(self, running: Running) -> None:
+        if self.limits.kv_blocks is not None and not running.done:
+            assert running.computed <= len(running.blocks) * self.limits.block_size, "KV is written past the blocks"
+
+
+def _apply(plan: Plan, held: dict[int, Running]) -> None:
+    for slot in plan.frees:
+        del held[slot]
+    for start in plan.starts:
+        held[start.slot] = Running(
+            sequence_id=start.sequence_id, blocks=list(start.blocks), computed=start.computed_tokens
+        )
+    for grow in plan.grows:
+        held[grow.slot].blocks.extend(grow.blocks)

@@ -1,0 +1,61 @@
+"""Between a client and Redis: a Unix socket that makes replies late, or loses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+
+class RedisProxy:
+    """``delay_s`` is added to each reply; with ``loses_replies`` commands arrive and replies do not."""
+
+    def __init__(self, *, socket: Path, redis_socket: Path) -> None:
+        self.socket = socket
+        self.url = f"unix://{socket}"
+        self.delay_s = 0.0
+        self.loses_replies = False
+        self._redis_socket = redis_socket
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[RedisProxy]:
+        self._connections: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_unix_server(self._accept, self.socket)
+        try:
+            yield self
+        finally:
+            server.close()
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        redis_reader, redis_writer = await asyncio.open_unix_connection(self._redis_socket)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._commands(reader, redis_writer))
+                group.create_task(self._replies(redis_reader, writer))
+        except* (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            redis_writer.close()
+            self._connections.discard(task)
+
+    async def _commands(self, reader: asyncio.StreamReader, redis_writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            redis_writer.write(data)
+            await redis_writer.drain()
+        raise ConnectionError("the client is gone")
+
+    async def _replies(self, redis_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await redis_reader.read(65536):
+            await asyncio.sleep(self.delay_s)
+            if not self.loses_replies:
+                writer.write(data)
+                await writer.drain()
+        raise ConnectionError("Redis is gone")
