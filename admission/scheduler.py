@@ -163,9 +163,9 @@ class Scheduler:
         """
         roster = self._roster
         slots = max(0, self._limits.max_slots - len(roster.batch) - len(roster.claimed))
-        if slots == 0:
-            return Want(slots=0, kv_tokens=0, weakest=self._weakest())
         kv_tokens = self._memory.room_tokens(roster.claimed, num_running=roster.slots.in_use)
+        if slots == 0:
+            return Want(slots=0, kv_tokens=kv_tokens, weakest=self._weakest())
         return Want(slots=0 if kv_tokens == 0 else slots, kv_tokens=kv_tokens)
 
     def _weakest(self) -> Weakest | None:

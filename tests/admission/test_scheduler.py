@@ -268,12 +268,13 @@ def test_the_lowest_class_gives_way_when_memory_runs_out() -> None:
 
 def test_one_that_got_its_block_is_not_preempted_in_the_same_plan() -> None:
     """The plan would name a block of a sequence that it no longer holds (seen with generated histories)."""
-    limits = Limits(max_slots=3, token_budget=64, prefill_chunk=None, kv_blocks=4, block_size=4)
+    limits = Limits(max_slots=3, token_budget=64, prefill_chunk=None, kv_blocks=5, block_size=4)
     harness = Harness(limits, TUTORIAL)
-    harness.claim(make_spec("old", prompt=4, output=5, rank=2, score=0))
-    harness.claim(make_spec("new", prompt=4, output=5, rank=0, score=1))
-    harness.claim(make_spec("mid", prompt=4, output=5, rank=1, score=0))
+    harness.claim(make_spec("junior", prompt=3, output=5, rank=2))
+    harness.claim(make_spec("oldest", prompt=4, output=5, rank=0, score=0))
+    harness.claim(make_spec("newest", prompt=4, output=5, rank=0, score=1))
     harness.run_until_idle()
+    assert harness.pauses == {"junior": 1}
     assert sum(harness.tokens.values()) == 15
 
 
@@ -302,6 +303,15 @@ def test_no_slots_are_wanted_when_memory_has_no_room() -> None:
     harness = Harness(replace(LIMITS, max_slots=8, token_budget=8, kv_blocks=4, block_size=4), SLUICEGATE)
     want = harness.claim(make_spec("a", prompt=8, output=9)).want
     assert (want.slots, want.kv_tokens) == (0, 0)
+
+
+def test_the_room_in_memory_is_stated_when_no_slot_is_free() -> None:
+    """The store weighs a newcomer against its victim's memory and what is left; zero would refuse a longer one."""
+    want = Harness(replace(LIMITS, max_slots=1), SLUICEGATE).claim(make_spec("a")).want
+    assert (want.slots, want.kv_tokens) == (0, None)
+    limits = replace(LIMITS, max_slots=1, kv_blocks=10, block_size=4)
+    want = Harness(limits, SLUICEGATE).claim(make_spec("a", prompt=4, output=5)).want
+    assert (want.slots, want.kv_tokens) == (0, 7 * 4 + 1)
 
 
 def test_budgets_below_the_slots_are_refused() -> None:
