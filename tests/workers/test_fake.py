@@ -193,6 +193,13 @@ def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
     assert read_script(str(path)).model == "actor"
 
 
+def test_the_documented_example_can_be_played() -> None:
+    """Documentation that is refused helps nobody."""
+    page = (Path(__file__).parents[2] / "docs" / "fake-worker.md").read_text()
+    example = page.split("```json\n")[1].split("```")[0]
+    assert len(read_script(example).rules) == 2
+
+
 def test_a_tokenizer_of_a_folder_is_announced_whole(tmp_path: Path) -> None:
     """A script may play with a real model's tokenizer."""
     for name, content in built_in_files().files:

@@ -56,7 +56,7 @@ def pack_message(message: Message) -> bytes:
         raise WireError(f"{type(message).__name__} cannot be encoded: {error}") from None
 
 
-def unpack_message(payload: bytes) -> Message:
+def unpack_message(payload: bytes | bytearray) -> Message:
     """The inverse of ``pack_message``. Raises ``WireError``, and nothing else, whatever the bytes."""
     values = _unpack_plain(payload)
     if type(values) is not tuple or not values or type(values[0]) is not int:
@@ -71,7 +71,7 @@ def unpack_message(payload: bytes) -> Message:
         raise WireError(f"{name}{misfit.path} {misfit.problem}") from None
 
 
-def _unpack_plain(payload: bytes) -> Any:
+def _unpack_plain(payload: bytes | bytearray) -> Any:
     try:
         return msgpack.unpackb(
             payload,

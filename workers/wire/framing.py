@@ -70,7 +70,7 @@ class FrameDecoder:
             end = at + _HEADER_BYTES + length
             if len(buffer) < end:
                 break
-            messages.append(unpack_message(bytes(buffer[at + _HEADER_BYTES : end])))
+            messages.append(unpack_message(buffer[at + _HEADER_BYTES : end]))
             at = end
         del buffer[:at]  # once per call: cutting the front frame by frame would be quadratic
         return messages
