@@ -11,7 +11,6 @@ REDIS_SERVER := $(VENV)/libexec/sluicegate/redis-server
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 
-# The versions of `make` agree on this much: one shell per line, stop at the first failure.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run check test bench clean
@@ -26,6 +25,7 @@ help:
 
 setup: $(STAMPS)/model $(REDIS_SERVER)
 
+# exec: Ctrl-C then reaches `up` and make alone, and make waits for it. (make itself always exits with 130 after Ctrl-C.)
 run: setup
 	@exec $(PY) -m gateway up $(ARGS)
 

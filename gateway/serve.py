@@ -27,7 +27,6 @@ from gateway.http_settings import HttpSettings
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.tasks import run_beside
-from workers.wire import TcpAddress, parse_address
 
 EXIT_AT_ONCE = 130
 
@@ -102,23 +101,13 @@ async def _check_store(client: redis.asyncio.Redis) -> None:
 
 
 def _options(settings: GatewaySettings) -> AssemblyOptions:
-    try:
-        relay = parse_address(settings.relay)
-        for worker in settings.worker:
-            parse_address(worker)
-        rule = preset(settings.preset)
-    except ValueError as error:
-        raise SystemExit(f"sluicegate gateway: {error}") from None
-    secret = _read_secret(settings)
-    if isinstance(relay, TcpAddress) and not relay.is_loopback and not secret:
-        raise SystemExit(f"sluicegate gateway: relay {relay} is open beyond this machine: it needs --secret-file")
     return AssemblyOptions(
         gateway_id=settings.gateway_id,
         relay_address=settings.relay,
         workers=settings.worker,
-        preset=rule,
+        preset=preset(settings.preset),
         bounds=QueueBounds(max_requests=settings.queue_requests, max_tokens=settings.queue_tokens),
-        secret=secret,
+        secret=_read_secret(settings),
         token_budget=settings.token_budget,
         prefill_chunk=settings.prefill_chunk,
         max_slots=settings.max_slots,

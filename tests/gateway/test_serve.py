@@ -110,8 +110,6 @@ async def test_a_client_that_goes_away_frees_its_slot(url: str, run_dir: Path) -
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"worker": ("http://w",)}, "neither unix"),
-        ({"relay": "tcp:192.0.2.1:9080"}, "needs --secret-file"),
         ({"secret_file": Path("/nothing/there")}, "cannot read"),
         ({"relay": "unix:/nothing/there"}, "cannot listen"),
     ],

@@ -16,7 +16,7 @@ NETWORK = {"aiohttp", "redis"}
 
 IO_RING = {
     "admission.keys": "names of Redis keys",
-    "admission.leases": "lives in Redis",
+    "admission.leases": "talks to Redis",
     "admission.redis_client": "connects to Redis",
     "admission.redis_queue": "talks to Redis",
     "admission.scripts": "loads the scripts",

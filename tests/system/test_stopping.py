@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,9 +92,11 @@ async def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     """After kill -9 nobody is there to stop them, and a forgotten worker holds gigabytes."""
     async with start_cluster(tmp_path, "--fake-worker", "default") as cluster:
         children = descendants(cluster.process.pid)
+        run_dir = run_directory_of(cluster)
         cluster.process.kill()
         await cluster.process.wait()
         await wait_until(lambda: not still_running(children), "every child has ended")
+        shutil.rmtree(run_dir)  # the one thing that stays behind
 
 
 async def test_a_worker_that_is_killed_ends_its_stream_and_comes_back(tmp_path: Path) -> None:
@@ -155,3 +158,8 @@ def worker_of(cluster: Cluster) -> int:
         pid for pid in descendants(cluster.process.pid) if b"\0workers\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return worker
+
+
+def run_directory_of(cluster: Cluster) -> Path:
+    words = Path(f"/proc/{worker_of(cluster)}/cmdline").read_text().split("\0")
+    return Path(words[words.index("--listen") + 1].removeprefix("unix:")).parent

@@ -1,0 +1,135 @@
+"""The default model through every part of the system, against transformers' own `generate`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from tests.support import wait_until
+from tests.system.cluster import Cluster, start_cluster
+from workers.engine_settings import DEFAULT_MODEL
+from workers.weights import default_cache, find_model
+
+pytestmark = [pytest.mark.torch, pytest.mark.system, pytest.mark.timeout(400)]
+
+MAX_TOKENS = 8
+TIE = 1e-4  # two logits so close may change places with the order of a sum
+LOAD_WITHIN_S = 200.0  # the first load converts the model
+
+QUESTIONS = (
+    "Hi",
+    "What is the capital of France?",
+    "Name three primary colours.",
+    "Why is the sky blue?",
+    "Who wrote Hamlet?",
+    "What is 12 times 12?",
+    "Give me a synonym for 'happy'.",
+    "How do I boil an egg?",
+)
+LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 50, 64, 100, 150, 230)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """transformers' own answers to ``prompts``, as tokens."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompts: list[list[int]]
+    outputs: list[list[int]]
+
+    def text(self, token_ids: list[int]) -> str:
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    folder = find_model(DEFAULT_MODEL, default_cache(), lambda _: None).path
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    chats = [
+        tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)["input_ids"]
+        for question in QUESTIONS
+    ]
+    story = tokenizer("The history of the lighthouse begins long before there were ships to be warned. " * 20)[
+        "input_ids"
+    ]
+    prompts = [*chats, *(story[:length] for length in LENGTHS)]
+    return Reference(
+        model=model, tokenizer=tokenizer, prompts=prompts, outputs=[generate(model, prompt) for prompt in prompts]
+    )
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Small chunks and budget, so that prompts are cut and iterations mixed."""
+    flags = ("--dtype", "float32", "--device", "cpu", "--token-budget", "48", "--prefill-chunk", "20")
+    async with start_cluster(tmp_path, *flags, start_within_s=LOAD_WITHIN_S) as cluster:
+        yield cluster
+
+
+async def test_greedy_output_equals_that_of_transformers_alone_and_in_a_crowd(
+    cluster: Cluster, reference: Reference
+) -> None:
+    """Neither neighbours in the batch nor chunks nor anything between client and model may change an answer."""
+    async with openai.AsyncOpenAI(base_url=cluster.base_url, api_key="none", max_retries=0, timeout=300) as client:
+        alone = [await complete(client, prompt) for prompt in reference.prompts]
+        crowd = await asyncio.gather(*(complete(client, prompt) for prompt in reference.prompts))
+
+    for name, answers in (("one by one", alone), ("all at once", crowd)):
+        ties = sum(parted_at_a_tie(reference, index, text) for index, text in enumerate(answers))
+        print(f"{name}: {len(answers)} prompts, {ties} parted where the two best logits are closer than {TIE}")
+    await wait_until(cluster.is_idle, "everything is given back")
+
+
+async def test_a_chat_streams_english_about_the_question(cluster: Cluster) -> None:
+    """What `make run` promises, as the official SDK sees it."""
+    question = "What is the capital of France?"
+    text = ""
+    async with (
+        openai.AsyncOpenAI(base_url=cluster.base_url, api_key="none", max_retries=0, timeout=300) as client,
+        await client.chat.completions.create(
+            model=DEFAULT_MODEL,
+            messages=[{"role": "user", "content": question}],
+            stream=True,
+            temperature=0,
+            max_tokens=24,
+        ) as stream,
+    ):
+        async for chunk in stream:
+            text += chunk.choices[0].delta.content or ""
+    assert "Paris" in text
+
+
+async def complete(client: openai.AsyncOpenAI, prompt: list[int]) -> str:
+    answer = await client.completions.create(model=DEFAULT_MODEL, prompt=prompt, max_tokens=MAX_TOKENS, temperature=0)
+    return answer.choices[0].text
+
+
+def generate(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=MAX_TOKENS, pad_token_id=0
+    )
+    return list(output[0, ids.shape[1] :].tolist())
+
+
+def parted_at_a_tie(reference: Reference, index: int, text: str) -> bool:
+    """Whether ``text`` differs from the reference, and first where two tokens are as good as equal. Else fails."""
+    output = reference.outputs[index]
+    if text == reference.text(output):
+        return False
+    same = max(length for length in range(len(output)) if text.startswith(reference.text(output[:length])))
+    with torch.inference_mode():
+        logits = reference.model(torch.tensor([[*reference.prompts[index], *output[:same]]])).logits[0, -1]
+    best = logits.topk(2).values
+    gap = float(best[0] - best[1])
+    assert gap < TIE, f"prompt {index} parts at token {same}, where the best leads by {gap}: {text!r}"
+    return True
