@@ -295,17 +295,15 @@ async def test_sequences_paused_for_memory_continue_where_they_were(url: str, ru
 
 
 async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
-    run_dir: Path, redis_binary: Path | None, worker: WorkerPeer
+    own_redis: RedisServer, run_dir: Path, worker: WorkerPeer
 ) -> None:
     """Running streams do not depend on Redis; new work is told within about a second, and all is well afterwards."""
-    server = RedisServer(run_dir, binary=redis_binary)
-    await server.start()
-    async with member(server.url, run_dir, workers=(worker.address,)) as gateway:
+    async with member(own_redis.url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
         worker.gate.clear()
         running = await gateway.submit(max_tokens=300, prompt_ids=PROMPT)
         await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 1, "it runs")
-        os.kill(server.pid, signal.SIGSTOP)
+        os.kill(own_redis.pid, signal.SIGSTOP)
         try:
             started = asyncio.get_running_loop().time()
             with pytest.raises(Refused) as refused:
@@ -316,11 +314,10 @@ async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
             assert (await read_all(running)).token_ids == echoed(300)
             await wait_until(lambda: not gateway.assembly.machinery.readiness().ready, "the gateway is unready")
         finally:
-            os.kill(server.pid, signal.SIGCONT)
+            os.kill(own_redis.pid, signal.SIGCONT)
         await gateway.ready()
         assert (await read_all(await gateway.submit(prompt_ids=PROMPT))).token_ids == echoed(8)
         await wait_until(lambda: is_idle(gateway), "nothing leaks")
-    await server.stop()
 
 
 async def test_draining_refuses_new_requests_and_lets_the_others_finish(

@@ -29,7 +29,7 @@ async def test_two_gateways_share_two_workers(url: str, run_dir: Path) -> None:
     async with member(url, run_dir, "g0", workers=workers) as g0, member(url, run_dir, "g1", workers=workers) as g1:
         await wait_until(lambda: len(g0.assembly.drivers) + len(g1.assembly.drivers) == 2, "both are driven")
         assert len(g0.assembly.drivers) == len(g1.assembly.drivers) == 1
-        assert all(len(peer.epochs) == 1 for peer in peers)
+        await wait_until(lambda: all(len(peer.epochs) == 1 for peer in peers), "both are welcomed, once")
         await g0.ready()
         await g1.ready()
     for peer in peers:
