@@ -89,8 +89,9 @@ GATEWAY_TTL_MS = 15_000
 WORKER_LEASE_TTL_MS = 15_000
 """As long as a gateway may be silent before another takes its workers over. Liveness only: epochs give safety."""
 
-MODEL_TTL_MS = 30_000
-"""A model is known while somebody who drives a worker of it renews its card."""
+MODEL_TTL_MS = 6_000
+"""A model is served while somebody who drives a worker of it renews its card, every second. When the last worker dies,
+requests wait in vain and gateways call themselves ready for so long at most."""
 
 TOKENIZER_TTL_MS = 3600 * 1000
 """Files of some megabytes outlive a short absence of their workers, so that they are not sent again at once."""
