@@ -8,7 +8,8 @@ A lease only says who should drive; it may run out unnoticed while Redis is away
 worker itself refuses it once another gateway has come with a higher epoch. When the lease turns out to be held by
 another, the driver claims nothing more and ends with what it runs.
 
-Gateways share workers by patience: who holds more waits longer before it takes another.
+Gateways share workers by patience: who holds more waits longer before it takes another. And when Redis comes back
+without its data, the leases are gone but their holders are not: who held none waits until they have come for theirs.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ may have started a little later."""
 
 RENEW_S = 1.0
 """How often a lease, and the model's place in the directory, is renewed."""
+
+RETURN_S = 3.0
+"""How long the holder of a lease that is gone without a word has to come back for it: it tries once a second, and a try
+at a store that does not answer takes another."""
 
 CLEAR_TIMEOUT_S = 3.0
 """How long a lost driver's traces in the store may keep its worker from being driven again; the rest is reaped."""
@@ -84,6 +89,7 @@ class Holdings:
         self._running: dict[str, Driver] = {}
         self._is_stopping = False
         self._taking = asyncio.Lock()
+        self._held_elsewhere: dict[str, bool] = dict.fromkeys(self._addresses, False)
         self._num_held = 0
         self._none_held = asyncio.Event()
         self._none_held.set()
@@ -105,6 +111,10 @@ class Holdings:
         self.stop()
         for driver in self._running.values():
             driver.hand_over()
+
+    def waits_for(self, address: str) -> bool:
+        """Whether another gateway held the worker when this one last asked."""
+        return self._held_elsewhere[address]
 
     async def all_ended(self) -> None:
         """Wait until no worker is held here."""
@@ -131,9 +141,12 @@ class Holdings:
 
     async def _take(self, address: str) -> int | None:
         """A lease on the worker, one worker after the other, with patience."""
+        if self._held_elsewhere[address] and not await self._parts.directory.knows_worker(address):
+            await asyncio.sleep(RETURN_S)
         async with self._taking:
             await asyncio.sleep(min(self._num_held * PATIENCE_S, MOST_PATIENCE_S))
             epoch = await self._parts.directory.take_worker(address)
+            self._held_elsewhere[address] = epoch is None
             if epoch is not None:
                 self._num_held += 1
                 self._none_held.clear()
