@@ -34,7 +34,7 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
-	$(PY) -m pytest -q -m "not torch and not system"
+	$(PY) -m pytest -q -n auto -m "not torch and not system"
 
 test: setup $(STAMPS)/tools
 	$(PY) -m pytest
