@@ -89,6 +89,7 @@ class Holdings:
         self._running: dict[str, Driver] = {}
         self._is_stopping = False
         self._taking = asyncio.Lock()
+        self._told: dict[str, tuple[str, str]] = {}
         self._held_elsewhere: dict[str, bool] = dict.fromkeys(self._addresses, False)
         self._num_held = 0
         self._none_held = asyncio.Event()
@@ -130,9 +131,9 @@ class Holdings:
                     continue
                 await self._drive(address, epoch, backoff)
             except LinkLost as lost:
-                _log.warning("worker lost", worker=address, reason=str(lost))
+                self._tell(address, "worker lost", str(lost))
             except StoreUnavailable as error:
-                _log.warning("worker not taken", worker=address, reason=str(error))
+                self._tell(address, "worker not taken", str(error))
             except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
                 _log.exception("driver failed", worker=address)
             heed_cancel()
@@ -199,6 +200,7 @@ class Holdings:
     @contextlib.contextmanager
     def _known(self, address: str, driver: Driver, card: ModelCard) -> Iterator[None]:
         """Origins can cancel at this driver, and its model is served, while it runs."""
+        self._told.pop(address, None)
         self._running[address] = driver
         self._parts.drivers.add(driver.driver_id, driver)
         self._parts.view.driver_began(card)
@@ -242,6 +244,12 @@ class Holdings:
                 await queue.forget_driver(driver_id)
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("driver not cleared from the store", driver=driver_id, reason=str(error))
+
+    def _tell(self, address: str, event: str, reason: str) -> None:
+        """Log why a worker is not driven, once: while it loads, or is away, every attempt fails alike."""
+        if self._told.get(address) != (event, reason):
+            self._told[address] = (event, reason)
+            _log.warning(event, worker=address, reason=reason)
 
     async def _release(self, address: str) -> None:
         with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
