@@ -158,7 +158,7 @@ class Assembly:
     def _schedule(self, hello: Hello) -> tuple[Scheduler, Limits]:
         options = self._options
         limits = Limits(
-            max_slots=_least(hello.max_slots, options.max_slots),
+            max_slots=_least(_least(hello.max_slots, options.max_slots), options.token_budget),
             token_budget=options.token_budget,
             prefill_chunk=options.prefill_chunk,
             kv_blocks=_least(hello.kv_blocks, options.kv_blocks),

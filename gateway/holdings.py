@@ -178,8 +178,8 @@ class Holdings:
             epoch = await self._epoch_above(address, link.hello.last_epoch)
         card = link.hello.card
         files = await link.tokenizer_files()
-        await parts.directory.publish_model(card, files)
         scheduler, limits = parts.schedule(link.hello)
+        await parts.directory.publish_model(card, files)
         queue = parts.queues.of(card.name)
         driver_id = f"{self._gateway_id}/{address}"
         await queue.forget_driver(driver_id)  # what an earlier process of this name left

@@ -58,6 +58,11 @@ class ServingSettings(CommandSettings):
     token_budget: int = Field(
         256, ge=1, description="tokens per iteration; more raises throughput and the time between tokens alike"
     )
+    max_slots: int | None = Field(
+        None,
+        ge=1,
+        description="sequences in a worker's running batch, at most the token budget (if not given: the worker's own)",
+    )
     prefill_chunk: int = Field(
         128, ge=1, description="most prompt tokens of one sequence per iteration; keeps one long prompt from filling it"
     )
@@ -77,6 +82,15 @@ class ServingSettings(CommandSettings):
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
     )
 
+    @model_validator(mode="after")
+    def _every_slot_can_decode(self) -> Self:
+        if self.max_slots is not None and self.max_slots > self.token_budget:
+            raise ValueError(
+                f"--max-slots {self.max_slots} is more than --token-budget {self.token_budget}: "
+                "every slot decodes one token in every iteration"
+            )
+        return self
+
 
 class GatewaySettings(ServingSettings):
     """One gateway process. Addresses of workers and relays are `unix:/path.sock` or `tcp:HOST:PORT`."""
@@ -94,9 +108,6 @@ class GatewaySettings(ServingSettings):
         default_factory=_gateway_id,
         pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
         description="name in the cluster; unique",
-    )
-    max_slots: int | None = Field(
-        None, ge=1, description="use at most so many slots of a worker (if not given: all it has)"
     )
     kv_blocks: int | None = Field(
         None, ge=1, description="use at most so many KV blocks of a worker (if not given: all)"
@@ -138,9 +149,6 @@ class UpSettings(ServingSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers to compute with")
-    max_slots: int | None = Field(
-        None, ge=1, description="sequences in a worker's running batch (if not given: the worker's own)"
-    )
     kv_blocks: int | None = Field(
         None, ge=1, description="blocks in a worker's KV pool (if not given: the worker's own)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -97,4 +98,20 @@ async def test_a_lease_that_the_store_lost_is_left_to_its_holder_for_a_while(
         lost_at = time.monotonic()
         await wait_until(lambda: len(peer.epochs) == 1, "the holder did not come back, so it takes it", timeout_s=10.0)
         assert time.monotonic() - lost_at >= RETURN_S
+    await peer.kill()
+
+
+async def test_a_token_budget_below_the_slots_of_a_worker_leaves_some_of_them_empty(url: str, run_dir: Path) -> None:
+    """Every slot decodes in every iteration; the budget is a promise on their time."""
+    peer = WorkerPeer()
+    await peer.start(f"unix:{run_dir}/w0")
+    assert peer.executor.max_slots > 2
+    async with member(url, run_dir, workers=(peer.address,), token_budget=2) as gateway:
+        await gateway.ready()
+        peer.gate.clear()
+        streams = [await gateway.submit(max_tokens=4) for _ in range(4)]
+        peer.gate.set()
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [answer.finish for answer in answers] == ["length"] * 4
+        assert max(len(plan.decode) for plan in peer.plans) == 2
     await peer.kill()

@@ -121,6 +121,14 @@ def test_children_do_not_inherit_settings() -> None:
     assert environment_without_settings({"PATH": "/bin", "SLUICEGATE_WORKERS": "2"}) == {"PATH": "/bin"}
 
 
+def test_more_slots_than_the_token_budget_are_refused() -> None:
+    """Every slot decodes in every iteration; such limits could never run."""
+    for kind in (UpSettings, GatewaySettings):
+        with pytest.raises(BadSettings) as refused:
+            kind.load(["--max-slots", "8", "--token-budget", "4"])
+        assert "--max-slots 8 is more than --token-budget 4" in refused.value.lines[0]
+
+
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
     """Their names are not guessable, and a gateway with another rule than meant serves well enough to go unnoticed."""
     (line,) = mistakes(UpSettings, "--preset", "fifo")
