@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admission.order import as_claimed, by_score
+from admission.order import aging, as_claimed
 from admission.victims import Candidate, least_lost_work, newest, slot_victim_key
 from tests.admission.drive import make_spec
 
@@ -23,7 +23,7 @@ def test_the_order_of_the_store_can_be_left_untouched() -> None:
 def test_less_score_goes_first() -> None:
     """A score is an arrival less a head start: lower means longer waited or better class."""
     specs = [make_spec("a", score=9), make_spec("b", score=1)]
-    assert [spec.sequence_id for spec in sorted(specs, key=by_score)] == ["b", "a"]
+    assert [spec.sequence_id for spec in sorted(specs, key=aging)] == ["b", "a"]
 
 
 def test_the_newest_is_the_one_that_started_last() -> None:

@@ -39,14 +39,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_budget=st.integers(0, 6),
         chunk=st.one_of(st.none(), st.integers(1, 5)),
         blocks=st.one_of(st.none(), st.integers(3, 12)),
+        gathering=st.tuples(st.lists(st.integers(1, 5), max_size=2), st.integers(0, 9)),
     )
-    def begin(self, slots: int, spare_budget: int, chunk: int | None, blocks: int | None) -> None:
+    def begin(
+        self, slots: int, spare_budget: int, chunk: int | None, blocks: int | None, gathering: tuple[list[int], int]
+    ) -> None:
         limits = Limits(
             max_slots=slots,
             token_budget=slots + spare_budget,
             prefill_chunk=chunk,
             kv_blocks=blocks,
             block_size=BLOCK_SIZE,
+            preferred_sizes=tuple(gathering[0]),
+            max_queue_delay_us=gathering[1],
             max_in_flight=self.depth,
         )
         self.first_limits = limits
@@ -129,7 +134,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert [again.step(events, now) for events, now, _ in harness.log] == [step for _, _, step in harness.log]
 
 
-@pytest.mark.parametrize("preset", ["sluicegate", "tutorial"])
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_every_history_keeps_the_promises_of_the_scheduler(depth: int, preset: str) -> None:
     """Limits, ownership of memory, single ends and cancels must hold in any order of events."""
