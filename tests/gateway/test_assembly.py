@@ -309,6 +309,18 @@ async def test_every_preset_serves_more_than_fits_at_once(url: str, run_dir: Pat
     await peer.kill()
 
 
+async def test_a_gathered_batch_starts_when_its_size_is_reached(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """The sizes and the delay that are set must reach the scheduler of each worker."""
+    gathering = {"preset": PRESETS["request-dynamic"], "preferred_sizes": (2,), "max_queue_delay_us": 60_000_000}
+    async with member(url, run_dir, workers=(worker.address,), **gathering) as gateway:
+        await gateway.ready()
+        first = await gateway.submit(prompt_ids=PROMPT)
+        await wait_until(lambda: nothing_waits(gateway), "the first is claimed")
+        assert gateway.value("sluicegate_slots_in_use") == 0
+        second = await gateway.submit(prompt_ids=PROMPT)
+        assert {(await read_all(stream)).finish for stream in (first, second)} == {"length"}
+
+
 async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
     own_redis: RedisServer, run_dir: Path, worker: WorkerPeer
 ) -> None:
