@@ -11,7 +11,7 @@ from admission.formation import num_to_start
 from admission.lifecycle import State
 from admission.limits import Limits
 from admission.memory import Memory
-from admission.presets import PrefillRule, Preset
+from admission.presets import PrefillRule, Preset, Progress
 from admission.roster import Roster
 from admission.sequence import Sequence, holding_of, slot_of
 from admission.victims import Candidate
@@ -146,6 +146,7 @@ class Planner:
                     sequence_id=sequence.spec.sequence_id,
                     blocks=tuple(holding.blocks),
                     computed_tokens=sequence.prefilled,
+                    swapped_tokens=sequence.prefilled if roster.progress is Progress.SWAP else 0,
                 )
             )
         return tuple(starts)

@@ -64,11 +64,14 @@ class SlotPreemption(StrEnum):
 class Progress(StrEnum):
     """What a preempted sequence keeps.
 
-    RETAIN: everything, at no cost: an idealisation for simulation. RECOMPUTE: its tokens; their KV is computed again.
+    RETAIN: everything, at no cost: an idealisation for simulation. RECOMPUTE: its tokens; their KV is prefilled again.
+    SWAP: its KV, in host memory; it is copied out when the sequence leaves, and back when it starts again, as
+    ``Start.swapped_tokens`` says, so that a cost model can charge for it.
     """
 
     RETAIN = "retain"
     RECOMPUTE = "recompute"
+    SWAP = "swap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

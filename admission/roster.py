@@ -65,7 +65,7 @@ class Roster:
         self.deadlines = Deadlines()
         self.claimed: list[Sequence] = []
         self._order = waiting_order
-        self._progress = progress
+        self.progress = progress
         self._sequences: dict[str, Sequence] = {}
         self._outbox = outbox
 
@@ -143,7 +143,7 @@ class Roster:
         sequence.pauses += 1
         sequence.announce = announce
         self._take_out(sequence, old)
-        if self._progress is Progress.RECOMPUTE:
+        if self.progress is Progress.RECOMPUTE:
             sequence.prefilled = 0
             sequence.prefill_left = sequence.known_tokens
         self._leave_slot(sequence)

@@ -26,7 +26,7 @@ from admission.events import (
     WorkerLost,
 )
 from admission.limits import Limits
-from admission.presets import Batching, PrefillRule, Preset
+from admission.presets import Batching, PrefillRule, Preset, Progress
 from admission.scheduler import Scheduler
 
 
@@ -72,6 +72,7 @@ class Harness:
 
     limits: Limits
     preset: Preset
+    progress: Progress = Progress.RECOMPUTE
     scheduler: Scheduler = field(init=False)
     specs: dict[str, SequenceSpec] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Harness:
     banned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, self.preset)
+        self.scheduler = Scheduler(self.limits, self.preset, progress=self.progress)
 
     # what happens
 
@@ -194,6 +195,7 @@ class Harness:
             assert not names, "a sequence joins a batch that is held"
         for start in plan.starts:
             self._check_turn(start.sequence_id)
+            assert start.swapped_tokens == (start.computed_tokens if self.progress is Progress.SWAP else 0)
             assert start.slot not in names, "a slot is given to two sequences"
             names[start.slot] = start.sequence_id
         running = [name for name in names.values() if name not in self.banned and name not in self.paused]
