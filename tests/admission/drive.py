@@ -67,6 +67,7 @@ class Running:
 class Harness:
     """``tokens`` counts what each sequence emitted, ``ended`` how each ended. ``now`` moves by one per step.
 
+    ``planned`` counts the tokens that plans ask for; ``begun``: one was asked for since the sequence last started.
     ``waiting`` are those handed over that no plan has started, ``paused`` those that the store would hold.
     """
 
@@ -77,6 +78,8 @@ class Harness:
     specs: dict[str, SequenceSpec] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
+    planned: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, bool] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     pauses: dict[str, int] = field(default_factory=dict)
@@ -120,7 +123,10 @@ class Harness:
         return self.step(WorkerLost())
 
     def change_limits(self, limits: Limits) -> Step:
+        """Fewer slots pause the newest, which is told only when their slots are back."""
         self.limits = limits
+        for name in self.scheduler.running_ids()[limits.max_slots :]:
+            self.begun[name] = False
         return self.step(LimitsChanged(limits=limits))
 
     def report(self, *, stop: tuple[int, ...] = ()) -> Step:
@@ -168,6 +174,7 @@ class Harness:
     def _hand_over(self, spec: SequenceSpec) -> None:
         self.specs[spec.sequence_id] = spec
         self.tokens.setdefault(spec.sequence_id, 0)
+        self.planned.setdefault(spec.sequence_id, spec.emitted_tokens)
         self.waiting.append(spec.sequence_id)
 
     @staticmethod
@@ -208,10 +215,24 @@ class Harness:
             assert all(span.emits for span in plan.prefill)
         elif limits.prefill_chunk is not None and len(planned) > 1:
             assert all(span.length <= limits.prefill_chunk for span in plan.prefill)
+        self._check_decodes(plan, names)
         blocks = self._blocks_after(plan)
         assert len(blocks) == len(set(blocks)), "a block has two owners"
         if limits.kv_blocks is not None:
             assert all(0 <= block < limits.kv_blocks for block in blocks)
+
+    def _check_decodes(self, plan: Plan, names: dict[int, str]) -> None:
+        """A stream that has begun gets a token from every plan; only a lack of memory may stall it."""
+        may_stall = self.limits.kv_blocks is not None and self.preset.kv_victim is not None
+        for start in plan.starts:
+            self.begun[start.sequence_id] = False
+        for slot, name in names.items():
+            is_over = name in self.banned or name in self.paused or self.planned[name] == self.specs[name].max_tokens
+            waits = self.begun[name] and not is_over and slot not in plan.decode
+            assert may_stall or not waits, "a stream waits for its next token"
+        for slot in [*plan.decode, *(span.slot for span in plan.prefill if span.emits)]:
+            self.planned[names[slot]] += 1
+            self.begun[names[slot]] = True
 
     def _check_turn(self, starting: str) -> None:
         """The next in the preset's waiting order starts: the head is not passed over."""
