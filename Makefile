@@ -34,13 +34,15 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
-	$(PY) -m pytest -q -m "not torch and not system"
+	$(PY) -m pytest -q -n auto -m "not torch and not system"
 
 test: setup $(STAMPS)/tools
 	$(PY) -m pytest
 
 bench: setup $(STAMPS)/tools
-	@for bench in tests/bench/[a-z]*.py; do echo "== $$bench"; $(PY) $$bench || exit 1; done
+	@for bench in $(basename $(notdir $(wildcard tests/bench/[a-z]*.py))); do \
+	  echo "== $$bench" && $(PY) -m tests.bench.$$bench || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist

@@ -97,7 +97,7 @@ TOKENIZER_TTL_MS = 3600 * 1000
 """Files of some megabytes outlive a short absence of their workers, so that they are not sent again at once."""
 
 GATEWAY_PREFIX = "sg:gateway:"  # + gateway id, string: relay address; GATEWAY_TTL_MS
-WORKER_PREFIX = "sg:worker:"  # + worker address, string: gateway id; WORKER_LEASE_TTL_MS
+WORKER_PREFIX = "sg:worker:"  # + worker address, string: gateway id, empty once given up; WORKER_LEASE_TTL_MS
 MODEL_PREFIX = "sg:model:"  # + model name and tokenizer digest, string: a ModelCard frame; MODEL_TTL_MS
 TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, string: a TokenizerFiles frame; TOKENIZER_TTL_MS
 

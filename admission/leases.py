@@ -21,20 +21,24 @@ class Leases:
         self._client = client
         self._holder = holder
         self._ttl_ms = ttl_ms
+        self._take = _script(client, "take_lease")
         self._next_epoch = _script(client, "next_epoch")
         self._renew = _script(client, "renew_lease")
         self._release = _script(client, "release_lease")
 
     async def take(self, key: str, *, above_epoch: int) -> int | None:
         """A new epoch above ``above_epoch`` when nobody else holds the lease, taken before included; else None."""
-        is_new = await self._client.set(key, self._holder, nx=True, px=self._ttl_ms)
-        if not is_new and not await self.renew(key):
+        if not await self._take(keys=[key], args=[self._holder, self._ttl_ms]):
             return None
         return int(await self._next_epoch(keys=[EPOCH], args=[above_epoch]))
 
     async def renew(self, key: str) -> bool:
         """Whether the lease is still this holder's; then its time starts anew."""
         return bool(await self._renew(keys=[key], args=[self._holder, self._ttl_ms]))
+
+    async def is_known(self, key: str) -> bool:
+        """Whether anybody holds the lease, or gave it up lately. False: it ran out, or the store lost its data."""
+        return bool(await self._client.exists(key))
 
     async def release(self, key: str) -> None:
         await self._release(keys=[key], args=[self._holder])

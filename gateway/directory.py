@@ -72,6 +72,11 @@ class Directory:
         async with bounded("take worker"):
             return await self._leases.take(WORKER_PREFIX + worker_address, above_epoch=above_epoch)
 
+    async def knows_worker(self, worker_address: str) -> bool:
+        """Whether the worker's lease is held, or was given up lately; False: it ran out, or the store lost its data."""
+        async with bounded("know worker"):
+            return await self._leases.is_known(WORKER_PREFIX + worker_address)
+
     async def renew_worker(self, worker_address: str) -> bool:
         """Whether the lease is still ours."""
         async with bounded("renew worker"):

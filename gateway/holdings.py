@@ -8,7 +8,8 @@ A lease only says who should drive; it may run out unnoticed while Redis is away
 worker itself refuses it once another gateway has come with a higher epoch. When the lease turns out to be held by
 another, the driver claims nothing more and ends with what it runs.
 
-Gateways share workers by patience: who holds more waits longer before it takes another.
+Gateways share workers by patience: who holds more waits longer before it takes another. And when Redis comes back
+without its data, the leases are gone but their holders are not: who held none waits until they have come for theirs.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ may have started a little later."""
 
 RENEW_S = 1.0
 """How often a lease, and the model's place in the directory, is renewed."""
+
+RETURN_S = 3.0
+"""How long the holder of a lease that is gone without a word has to come back for it: it tries once a second, and a try
+at a store that does not answer takes another."""
 
 CLEAR_TIMEOUT_S = 3.0
 """How long a lost driver's traces in the store may keep its worker from being driven again; the rest is reaped."""
@@ -84,6 +89,8 @@ class Holdings:
         self._running: dict[str, Driver] = {}
         self._is_stopping = False
         self._taking = asyncio.Lock()
+        self._told: dict[str, tuple[str, str]] = {}
+        self._held_elsewhere: dict[str, bool] = dict.fromkeys(self._addresses, False)
         self._num_held = 0
         self._none_held = asyncio.Event()
         self._none_held.set()
@@ -106,6 +113,10 @@ class Holdings:
         for driver in self._running.values():
             driver.hand_over()
 
+    def waits_for(self, address: str) -> bool:
+        """Whether another gateway held the worker when this one last asked."""
+        return self._held_elsewhere[address]
+
     async def all_ended(self) -> None:
         """Wait until no worker is held here."""
         await self._none_held.wait()
@@ -120,9 +131,9 @@ class Holdings:
                     continue
                 await self._drive(address, epoch, backoff)
             except LinkLost as lost:
-                _log.warning("worker lost", worker=address, reason=str(lost))
+                self._tell(address, "worker lost", str(lost))
             except StoreUnavailable as error:
-                _log.warning("worker not taken", worker=address, reason=str(error))
+                self._tell(address, "worker not taken", str(error))
             except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
                 _log.exception("driver failed", worker=address)
             heed_cancel()
@@ -131,9 +142,12 @@ class Holdings:
 
     async def _take(self, address: str) -> int | None:
         """A lease on the worker, one worker after the other, with patience."""
+        if self._held_elsewhere[address] and not await self._parts.directory.knows_worker(address):
+            await asyncio.sleep(RETURN_S)
         async with self._taking:
             await asyncio.sleep(min(self._num_held * PATIENCE_S, MOST_PATIENCE_S))
             epoch = await self._parts.directory.take_worker(address)
+            self._held_elsewhere[address] = epoch is None
             if epoch is not None:
                 self._num_held += 1
                 self._none_held.clear()
@@ -186,6 +200,7 @@ class Holdings:
     @contextlib.contextmanager
     def _known(self, address: str, driver: Driver, card: ModelCard) -> Iterator[None]:
         """Origins can cancel at this driver, and its model is served, while it runs."""
+        self._told.pop(address, None)
         self._running[address] = driver
         self._parts.drivers.add(driver.driver_id, driver)
         self._parts.view.driver_began(card)
@@ -229,6 +244,12 @@ class Holdings:
                 await queue.forget_driver(driver_id)
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("driver not cleared from the store", driver=driver_id, reason=str(error))
+
+    def _tell(self, address: str, event: str, reason: str) -> None:
+        """Log why a worker is not driven, once: while it loads, or is away, every attempt fails alike."""
+        if self._told.get(address) != (event, reason):
+            self._told[address] = (event, reason)
+            _log.warning(event, worker=address, reason=reason)
 
     async def _release(self, address: str) -> None:
         with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself

@@ -47,5 +47,7 @@ def configure_logs(log_format: LogFormat, *, worker_id: str, stream: TextIO = sy
 
 def _rendering(log_format: LogFormat, stream: TextIO) -> tuple[Processor, ...]:
     if log_format == "console" or (log_format == "auto" and stream.isatty()):
-        return (structlog.dev.ConsoleRenderer(),)
-    return (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
+        return (structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),)
+    # Without local variables: they hold prompts.
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return (structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer())

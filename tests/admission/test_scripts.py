@@ -18,7 +18,7 @@ def test_every_script_file_declares_its_keys() -> None:
         for path in (resources.files("admission") / "lua").iterdir()
         if not path.name.startswith("_")
     )
-    of_leases = {"next_epoch", "release_lease", "renew_lease"}
+    of_leases = {"next_epoch", "release_lease", "renew_lease", "take_lease"}
     assert of_leases < set(names)
     for name in names:
         num_keys = 1 if name in of_leases else len(QueueKeys.of("m").in_order())

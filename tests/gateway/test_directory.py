@@ -100,3 +100,14 @@ async def test_an_unreadable_entry_is_passed_over(first: Directory, redis_client
     await first.publish_model(card("m"), FILES)
     await redis_client.set(f"{MODEL_PREFIX}zzz:d1", b"not a frame", px=1000)
     assert await first.models() == (card("m"),)
+
+
+async def test_a_lease_that_was_given_up_is_told_from_one_that_is_lost(
+    first: Directory, redis_client: redis.asyncio.Redis
+) -> None:
+    """The one is free for all at once; the other has a holder that may only have been forgotten."""
+    await first.take_worker(ADDRESS)
+    await first.release_worker(ADDRESS)
+    assert await first.knows_worker(ADDRESS)
+    await redis_client.flushall()
+    assert not await first.knows_worker(ADDRESS)

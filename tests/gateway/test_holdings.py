@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
 
+from gateway.directory import Directory
+from gateway.holdings import RETURN_S
 from gateway.redis_server import RedisServer
 from tests.gateway.small_cluster import member, read_all
 from tests.gateway.worker_peer import WorkerPeer
@@ -77,4 +80,21 @@ async def test_a_store_that_lost_its_data_gets_everything_told_again(
         assert answer.finish == "length"
         await wait_until(lambda: gateway.assembly.view.serves("fake"), "it is served")
         assert len(gateway.assembly.drivers) == 1
+    await peer.kill()
+
+
+async def test_a_lease_that_the_store_lost_is_left_to_its_holder_for_a_while(
+    redis_client: Any, url: str, run_dir: Path
+) -> None:
+    """The holder runs streams: a gateway that held nothing must not take what the store only forgot."""
+    peer = WorkerPeer()
+    await peer.start(f"unix:{run_dir}/w0")
+    holder = Directory(redis_client, gateway_id="holder")
+    await holder.take_worker(peer.address)
+    async with member(url, run_dir, "g1", workers=(peer.address,)) as g1:
+        await wait_until(lambda: g1.assembly.holdings.waits_for(peer.address), "it found the worker held")
+        await redis_client.flushall()
+        lost_at = time.monotonic()
+        await wait_until(lambda: len(peer.epochs) == 1, "the holder did not come back, so it takes it", timeout_s=10.0)
+        assert time.monotonic() - lost_at >= RETURN_S
     await peer.kill()

@@ -38,6 +38,7 @@ class Worker:
         self.address = UnixAddress(str(folder / "worker.sock"))
         self.path = Path(self.address.path)
         self.go_on = threading.Event()
+        self.is_held = threading.Event()
         script = FakeScript.model_validate({"slots": 4, "blocks": 64, "faults": list(faults)})
         self.executor = FakeExecutor(script, Host(sleep=lambda _: self._hold()))
         self.listener = listen(self.address)
@@ -65,7 +66,12 @@ class Worker:
     def lines(self, event: str) -> list[str]:
         return [str(line.get("reason")) for line in self.log if line["event"] == event]
 
+    def wait_until_held(self) -> None:
+        """Until an iteration has begun that a fault of the script holds."""
+        assert self.is_held.wait(5.0)
+
     def _hold(self) -> None:
+        self.is_held.set()
         assert self.go_on.wait(5.0)
 
 

@@ -48,6 +48,7 @@ def test_plans_of_a_lost_link_are_not_executed(start: Start) -> None:
     end = worker.connect()
     end.drive()
     end.send(NOTHING, NOTHING)
+    worker.wait_until_held()
     end.close()
     new = worker.connect(peer="new")
     new.drive(epoch=2)
