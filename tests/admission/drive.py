@@ -227,8 +227,9 @@ class Harness:
         for start in plan.starts:
             self.begun[start.sequence_id] = False
         for slot, name in names.items():
-            is_over = name in self.banned or name in self.paused or self.planned[name] == self.specs[name].max_tokens
-            waits = self.begun[name] and not is_over and slot not in plan.decode
+            has_left = name in self.banned or name in self.paused or name in self.waiting
+            is_over = self.planned[name] == self.specs[name].max_tokens
+            waits = self.begun[name] and not (has_left or is_over or slot in plan.decode)
             assert may_stall or not waits, "a stream waits for its next token"
         for slot in [*plan.decode, *(span.slot for span in plan.prefill if span.emits)]:
             self.planned[names[slot]] += 1
