@@ -131,12 +131,17 @@ Event = Claimed | Exchanged | Cancelled | Reported | WorkerLost | LimitsChanged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """``sequence_id`` takes ``slot``. ``computed_tokens`` of its tokens are already in ``blocks`` (prefix reuse)."""
+    """``sequence_id`` takes ``slot``. The KV of ``computed_tokens`` of its tokens need not be computed.
+
+    That of ``swapped_tokens`` of these lies in host memory, where it was copied when the sequence was preempted, and is
+    copied into ``blocks`` before the plan runs. The others are in ``blocks`` already.
+    """
 
     slot: int
     sequence_id: str
     blocks: tuple[int, ...]
     computed_tokens: int = 0
+    swapped_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from admission.events import Grow, PauseReason, Plan, Prefill, Start
+from admission.formation import num_to_start
 from admission.lifecycle import State
 from admission.limits import Limits
 from admission.memory import Memory
-from admission.presets import ChunkCap, Preset
+from admission.presets import PrefillRule, Preset, Progress
 from admission.roster import Roster
 from admission.sequence import Sequence, holding_of, slot_of
 from admission.victims import Candidate
@@ -40,11 +41,11 @@ class Planner:
         self._memory = memory
         self._preset = preset
 
-    def build(self, limits: Limits) -> Built | None:
+    def build(self, limits: Limits, now: int) -> Built | None:
         """The next plan; None when there is nothing to do."""
         roster = self._roster
         grows = self._grow()
-        starts = self._place(limits.max_slots)
+        starts = self._place(limits, now)
         decode = roster.batch.decode()
         finals = roster.batch.take_final(roster.next_step)
         for sequence in finals:
@@ -106,7 +107,9 @@ class Planner:
         When nobody else is left it is the one that needs the block. Some sequence advances all the same: one that was
         served, or one that has used up its pauses and therefore all the memory that it will ever need.
         """
-        roster = self._roster
+        roster, choose = self._roster, self._preset.kv_victim
+        if choose is None:
+            raise AssertionError(f"{needing.spec.sequence_id} ran out of memory that was reserved for it")
         running = list(roster.batch)
         oldest = min(running, key=_seniority)
         candidates = [
@@ -119,14 +122,17 @@ class Planner:
             for sequence in running
             if sequence is not oldest and sequence.number not in served and not self._memory.used_up_pauses(sequence)
         ]
-        chosen = roster.get(self._preset.kv_victim(candidates).sequence_id) if candidates else None
+        chosen = roster.get(choose(candidates).sequence_id) if candidates else None
         return chosen or needing
 
-    def _place(self, max_slots: int) -> tuple[Start, ...]:
-        """Start claimed sequences from the head, until a slot or memory is missing."""
+    def _place(self, limits: Limits, now: int) -> tuple[Start, ...]:
+        """Start claimed sequences from the head, as many as the preset lets, until a slot or memory is missing."""
         roster = self._roster
+        if not roster.claimed:
+            return ()
+        most = num_to_start(roster, self._preset.batching, limits, now)
         starts: list[Start] = []
-        while roster.claimed and roster.slots.in_use < max_slots:
+        while roster.claimed and len(starts) < most and roster.slots.in_use < limits.max_slots:
             sequence = roster.claimed[0]
             if sequence.slot is not None:
                 break  # claimed again while a plan in flight still names it
@@ -140,6 +146,7 @@ class Planner:
                     sequence_id=sequence.spec.sequence_id,
                     blocks=tuple(holding.blocks),
                     computed_tokens=sequence.prefilled,
+                    swapped_tokens=sequence.prefilled if roster.progress is Progress.SWAP else 0,
                 )
             )
         return tuple(starts)
@@ -149,9 +156,15 @@ class Planner:
         batch = self._roster.batch
         if not batch.prefilling:
             return ()
+        rule = self._preset.prefill
         alone = num_decoding == 0 and len(batch) == 1
-        cap = None if alone and self._preset.chunk_cap is ChunkCap.UNLESS_ALONE else limits.prefill_chunk
-        left = None if limits.token_budget is None else limits.token_budget - num_decoding
+        cap, left = limits.prefill_chunk, limits.token_budget
+        if rule is PrefillRule.WHOLE or (rule is PrefillRule.CHUNKED_UNLESS_ALONE and alone):
+            cap = None
+        if rule is PrefillRule.WHOLE:
+            left = None
+        elif left is not None:
+            left -= num_decoding
         spans: list[Prefill] = []
         for sequence in list(batch.prefilling):
             if left == 0:

@@ -65,7 +65,7 @@ class Roster:
         self.deadlines = Deadlines()
         self.claimed: list[Sequence] = []
         self._order = waiting_order
-        self._progress = progress
+        self.progress = progress
         self._sequences: dict[str, Sequence] = {}
         self._outbox = outbox
 
@@ -77,16 +77,17 @@ class Roster:
         """Every sequence that has not ended, in the order in which they came."""
         return list(self._sequences.values())
 
-    def claim(self, spec: SequenceSpec) -> None:
+    def claim(self, spec: SequenceSpec, now: int) -> None:
         """The store handed this over. One of ours that is paused comes back; one that we have is left alone."""
         sequence = self._sequences.get(spec.sequence_id)
         if sequence is None:
-            sequence = Sequence.from_spec(spec, number=self.next_number)
+            sequence = Sequence.from_spec(spec, number=self.next_number, claimed_us=now)
             self._sequences[spec.sequence_id] = sequence
             self.deadlines.add(sequence)
         elif sequence.state is State.PAUSED:
             sequence.to(State.CLAIMED)
             sequence.number = self.next_number
+            sequence.claimed_us = now
             sequence.announce = None
         else:
             return
@@ -142,7 +143,7 @@ class Roster:
         sequence.pauses += 1
         sequence.announce = announce
         self._take_out(sequence, old)
-        if self._progress is Progress.RECOMPUTE:
+        if self.progress is Progress.RECOMPUTE:
             sequence.prefilled = 0
             sequence.prefill_left = sequence.known_tokens
         self._leave_slot(sequence)

@@ -7,11 +7,11 @@ One plan, in this order:
 
 1. **Grow.** Decoding sequences whose next token needs one more KV block get it, best class and oldest first. When none
    is left, the preset chooses a victim; while the victim's blocks are named by a plan in flight the sequence stalls.
-2. **Place.** Claimed sequences start while slots and memory allow, in the preset's waiting order. The head is not
-   passed over.
+2. **Place.** Claimed sequences start while slots and memory allow, in the preset's waiting order: in every plan, or
+   under a preset that holds its batch only when nothing runs. The head is not passed over.
 3. **Decode.** Every sequence whose prefill is done emits one token.
-4. **Prefill.** The rest of the budget goes to chunks, in the order in which sequences started. The last chunk emits
-   the first token.
+4. **Prefill.** The rest of the budget goes to chunks, in the order in which sequences started; a preset without a
+   budget computes prompts whole. The last chunk emits the first token.
 
 Plans run ahead of reports by up to ``max_in_flight``. Output lengths are known but for an early stop, so the scheduler
 advances every sequence when it *plans*, and never plans past ``max_tokens``. What ended or was preempted is in no later
@@ -45,6 +45,7 @@ from admission.events import (
     Weakest,
     WorkerLost,
 )
+from admission.formation import gathered_at, num_free
 from admission.ledger import Ledger
 from admission.lifecycle import State
 from admission.limits import Limits
@@ -129,28 +130,28 @@ class Scheduler:
             self.take(event, now)
         for sequence in self._roster.deadlines.expired(now):
             self._roster.end(sequence, EndReason.DEADLINE)
-        plan = self._plan()
+        plan = self._plan(now)
         return Step(
             plan=plan,
             want=self.want(),
-            wake_at=self._roster.deadlines.next_due(),
+            wake_at=self._wake_at(now),
             ended=self._outbox.take_ended(),
             paused=self._outbox.take_paused(),
         )
 
-    def take(self, event: Event, now: int) -> None:  # noqa: ARG002 - part of the contract; expiry is looked at in step
+    def take(self, event: Event, now: int) -> None:
         """Take in one event without planning."""
         match event:
             case Reported():
                 self._on_reported(event)
             case Claimed(sequence=spec):
-                self._on_claimed(spec)
+                self._on_claimed(spec, now)
             case Cancelled(sequence_id=sequence_id):
                 sequence = self._roster.get(sequence_id)
                 if sequence is not None:
                     self._roster.end(sequence, EndReason.CANCELLED)
             case Exchanged(sequence=spec, victim_id=victim_id):
-                self._on_exchanged(spec, victim_id)
+                self._on_exchanged(spec, victim_id, now)
             case WorkerLost():
                 self._on_worker_lost()
             case LimitsChanged(limits=limits):
@@ -162,7 +163,7 @@ class Scheduler:
         Slots that come back with the plans in flight count as free: what is claimed for them is here in time.
         """
         roster = self._roster
-        slots = max(0, self._limits.max_slots - len(roster.batch) - len(roster.claimed))
+        slots = num_free(roster, self._preset.batching, self._limits)
         kv_tokens = self._memory.room_tokens(roster.claimed, num_running=roster.slots.in_use)
         if slots == 0:
             return Want(slots=0, kv_tokens=kv_tokens, weakest=self._weakest())
@@ -183,31 +184,39 @@ class Scheduler:
         victim = max(candidates, key=lambda s: slot_victim_key(s.spec.rank, s.remaining_by(step), s.number))
         return Weakest(sequence_id=victim.spec.sequence_id, rank=victim.spec.rank, score=victim.spec.score)
 
-    def _plan(self) -> Plan | None:
+    def _wake_at(self, now: int) -> int | None:
+        """The next deadline, or when a batch that gathers has waited long enough, whichever comes first."""
+        due = self._roster.deadlines.next_due()
+        formed = gathered_at(self._roster, self._preset.batching, self._limits)
+        if formed is None or formed <= now:  # in the past: plans are in flight, and their report brings a step
+            return due
+        return formed if due is None else min(due, formed)
+
+    def _plan(self, now: int) -> Plan | None:
         if len(self._in_flight) >= self._limits.max_in_flight:
             return None
-        built = self._planner.build(self._limits)
+        built = self._planner.build(self._limits, now)
         if built is None:
             return None
         self._in_flight.append(_InFlight(step=built.plan.step, finals=built.finals, live_blocks=self._ledger.in_use))
         return built.plan
 
-    def _on_claimed(self, spec: SequenceSpec) -> None:
+    def _on_claimed(self, spec: SequenceSpec, now: int) -> None:
         if spec.emitted_tokens >= spec.max_tokens:
             self._roster.refuse(spec, EndReason.LENGTH)
         elif spec.prompt_tokens < 1 or not self._memory.fits_ever(spec):
             self._roster.refuse(spec, EndReason.FAILED)
         else:
-            self._roster.claim(spec)
+            self._roster.claim(spec, now)
 
-    def _on_exchanged(self, spec: SequenceSpec, victim_id: str) -> None:
+    def _on_exchanged(self, spec: SequenceSpec, victim_id: str, now: int) -> None:
         """A victim that has ended, or is about to, keeps its course: the exchange crossed it."""
         victim = self._roster.get(victim_id)
         if victim is not None and victim.state is State.PAUSED:
             victim.announce = None
         elif victim is not None and victim.state is not State.FINISHING:
             self._roster.pause(victim, announce=None)
-        self._on_claimed(spec)
+        self._on_claimed(spec, now)
 
     def _on_reported(self, report: Reported) -> None:
         flight = self._check_report(report)
@@ -260,5 +269,7 @@ def check_limits(limits: Limits) -> None:
         value = getattr(limits, name)
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1")
+    if any(size < 1 for size in limits.preferred_sizes) or limits.max_queue_delay_us < 0:
+        raise ValueError("preferred_sizes must be at least 1 and max_queue_delay_us at least 0")
     if limits.token_budget is not None and limits.token_budget < limits.max_slots:
         raise ValueError("token_budget must be at least max_slots: every slot decodes in every iteration")

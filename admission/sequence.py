@@ -19,13 +19,15 @@ from admission.lifecycle import State, follow
 class Sequence:
     """Mutable, owned by one scheduler. Tokens unless said otherwise; plans are named by their step.
 
-    ``number`` grows with every claim and breaks all ties. ``prefilled`` tokens are computed (as planned),
-    ``prefill_left`` are to be computed before it decodes. ``last_plan`` is the latest plan that names it, kept up while
-    it does not decode. ``announce`` is set while the store must be told of its pause when its blocks are back.
+    ``number`` grows with every claim and breaks all ties; ``claimed_us`` is when that was. ``prefilled`` tokens are
+    computed (as planned), ``prefill_left`` are to be computed before it decodes. ``last_plan`` is the latest plan that
+    names it, kept up while it does not decode. ``announce`` is set while the store must be told of its pause when its
+    blocks are back.
     """
 
     spec: SequenceSpec
     number: int
+    claimed_us: int
     state: State = State.CLAIMED
     emitted: int
     prefilled: int = 0
@@ -41,9 +43,9 @@ class Sequence:
     growth_step: int | None = None
 
     @classmethod
-    def from_spec(cls, spec: SequenceSpec, *, number: int) -> Sequence:
+    def from_spec(cls, spec: SequenceSpec, *, number: int, claimed_us: int) -> Sequence:
         known = spec.prompt_tokens + spec.emitted_tokens
-        return cls(spec=spec, number=number, emitted=spec.emitted_tokens, prefill_left=known)
+        return cls(spec=spec, number=number, claimed_us=claimed_us, emitted=spec.emitted_tokens, prefill_left=known)
 
     def to(self, state: State) -> State:
         """Enter ``state``; the state it left. Raises ``IllegalTransition`` and changes nothing."""

@@ -36,6 +36,11 @@ def newest(candidates: Sequence[Candidate]) -> Candidate:
     return max(candidates, key=lambda candidate: candidate.number)
 
 
+def lowest_class_newest(candidates: Sequence[Candidate]) -> Candidate:
+    """The lowest class first, in it the sequence that started last."""
+    return max(candidates, key=lambda candidate: (candidate.rank, candidate.number))
+
+
 def least_lost_work(candidates: Sequence[Candidate]) -> Candidate:
     """The lowest class first, in it the sequence whose recomputation costs least, among equals the newest."""
     return min(candidates, key=lambda candidate: (-candidate.rank, candidate.computed_tokens, -candidate.number))

@@ -56,6 +56,8 @@ class AssemblyOptions:
     secret: bytes = b""
     token_budget: int | None = 256
     prefill_chunk: int | None = 128
+    preferred_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
     max_slots: int | None = None
     kv_blocks: int | None = None
     max_in_flight: int = MAX_IN_FLIGHT
@@ -161,6 +163,8 @@ class Assembly:
             max_slots=_least(_least(hello.max_slots, options.max_slots), options.token_budget),
             token_budget=options.token_budget,
             prefill_chunk=options.prefill_chunk,
+            preferred_sizes=options.preferred_sizes,
+            max_queue_delay_us=options.max_queue_delay_us,
             kv_blocks=_least(hello.kv_blocks, options.kv_blocks),
             block_size=hello.block_size,
             max_in_flight=options.max_in_flight,

@@ -29,6 +29,8 @@ _DECISIONS = (
     "preset",
     "token_budget",
     "prefill_chunk",
+    "preferred_sizes",
+    "max_queue_delay_ms",
     "queue_requests",
     "queue_tokens",
     "drain_s",
@@ -127,6 +129,8 @@ def _flags(settings: UpSettings, fields: tuple[str, ...]) -> list[str]:
     flags: list[str] = []
     for field in fields:
         value = getattr(settings, field)
+        if isinstance(value, tuple):
+            value = ",".join(map(str, value)) or None
         if value is not None:
             flags += [flag_of(field), str(value)]
     return flags

@@ -110,6 +110,8 @@ def _options(settings: GatewaySettings) -> AssemblyOptions:
         secret=_read_secret(settings),
         token_budget=settings.token_budget,
         prefill_chunk=settings.prefill_chunk,
+        preferred_sizes=settings.preferred_sizes,
+        max_queue_delay_us=1_000 * settings.max_queue_delay_ms,
         max_slots=settings.max_slots,
         kv_blocks=settings.kv_blocks,
     )

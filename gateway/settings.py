@@ -29,6 +29,7 @@ def _wire_address(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_wire_address)]
 Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)]
+Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], NoDecode, BeforeValidator(_split)]
 
 
 def _redis_url(value: str) -> str:
@@ -65,6 +66,12 @@ class ServingSettings(CommandSettings):
     )
     prefill_chunk: int = Field(
         128, ge=1, description="most prompt tokens of one sequence per iteration; keeps one long prompt from filling it"
+    )
+    preferred_sizes: Sizes = Field(
+        (), description="only `request-dynamic`: sizes at which a batch starts at once, by commas; none: the slots"
+    )
+    max_queue_delay_ms: int = Field(
+        0, ge=0, le=60_000, description="only `request-dynamic`: how long the first of a smaller batch waits for others"
     )
     queue_requests: int = Field(
         256, ge=0, description="requests that may wait in the whole cluster; beyond it clients get 429. 0: none waits"

@@ -18,6 +18,7 @@ from admission.events import (
     Finished,
     FinishReason,
     LimitsChanged,
+    PauseReason,
     Plan,
     Reported,
     SequenceSpec,
@@ -25,7 +26,7 @@ from admission.events import (
     WorkerLost,
 )
 from admission.limits import Limits
-from admission.presets import Preset
+from admission.presets import Batching, PrefillRule, Preset, Progress
 from admission.scheduler import Scheduler
 
 
@@ -64,14 +65,22 @@ class Running:
 
 @dataclass(slots=True)
 class Harness:
-    """``tokens`` counts what each sequence emitted, ``ended`` how each ended. ``now`` moves by one per step."""
+    """``tokens`` counts what each sequence emitted, ``ended`` how each ended. ``now`` moves by one per step.
+
+    ``planned`` counts the tokens that plans ask for; ``begun``: one was asked for since the sequence last started.
+    ``waiting`` are those handed over that no plan has started, ``paused`` those that the store would hold.
+    """
 
     limits: Limits
     preset: Preset
+    progress: Progress = Progress.RECOMPUTE
     scheduler: Scheduler = field(init=False)
     specs: dict[str, SequenceSpec] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
+    planned: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, bool] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     pauses: dict[str, int] = field(default_factory=dict)
     in_flight: deque[Plan] = field(default_factory=deque)
@@ -81,17 +90,19 @@ class Harness:
     banned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, self.preset)
+        self.scheduler = Scheduler(self.limits, self.preset, progress=self.progress)
 
     # what happens
 
-    def claim(self, spec: SequenceSpec) -> Step:
-        self.specs[spec.sequence_id] = spec
-        self.tokens.setdefault(spec.sequence_id, 0)
-        return self.step(Claimed(sequence=spec))
+    def claim(self, *specs: SequenceSpec) -> Step:
+        """Hand over sequences, in one step."""
+        for spec in specs:
+            self._hand_over(spec)
+        return self.step(*(Claimed(sequence=spec) for spec in specs))
 
     def resume(self, sequence_id: str) -> Step:
         self.paused.remove(sequence_id)
+        self.waiting.append(sequence_id)
         return self.step(Claimed(sequence=self.specs[sequence_id]))
 
     def cancel(self, sequence_id: str) -> Step:
@@ -99,9 +110,10 @@ class Harness:
         return self.step(Cancelled(sequence_id=sequence_id))
 
     def exchange(self, spec: SequenceSpec, victim_id: str) -> Step:
-        self.specs[spec.sequence_id] = spec
-        self.tokens.setdefault(spec.sequence_id, 0)
+        self._hand_over(spec)
         self.paused.append(victim_id)
+        if victim_id in self.waiting:
+            self.waiting.remove(victim_id)
         self.pauses[victim_id] = self.pauses.get(victim_id, 0) + 1
         return self.step(Exchanged(sequence=spec, victim_id=victim_id))
 
@@ -111,12 +123,15 @@ class Harness:
         return self.step(WorkerLost())
 
     def change_limits(self, limits: Limits) -> Step:
+        """Fewer slots pause the newest, which is told only when their slots are back."""
         self.limits = limits
+        for name in self.scheduler.running_ids()[limits.max_slots :]:
+            self.begun[name] = False
         return self.step(LimitsChanged(limits=limits))
 
     def report(self, *, stop: tuple[int, ...] = ()) -> Step:
         """Execute the oldest plan; the slots in ``stop`` emit an eos if they emit at all."""
-        return self.step(self._execute(self.in_flight.popleft(), stop))
+        return self.step(self.execute(self.in_flight.popleft(), stop))
 
     def step(self, *events: Event) -> Step:
         self.now += 1
@@ -126,10 +141,12 @@ class Harness:
             assert ended.sequence_id not in self.ended, "a sequence ended twice"
             self.ended[ended.sequence_id] = ended
             self.banned.append(ended.sequence_id)
-            if ended.sequence_id in self.paused:
-                self.paused.remove(ended.sequence_id)
+            for places in (self.paused, self.waiting):
+                if ended.sequence_id in places:
+                    places.remove(ended.sequence_id)
         for paused in step.paused:
             assert paused.sequence_id not in self.ended, "a pause was told of a sequence that ended"
+            assert paused.reason is not PauseReason.KV or self.preset.kv_victim, "reserved memory ran out"
             self.paused.append(paused.sequence_id)
             self.pauses[paused.sequence_id] = self.pauses.get(paused.sequence_id, 0) + 1
         if step.plan is not None:
@@ -147,12 +164,22 @@ class Harness:
                 self.resume(self.paused[0])
             elif self.in_flight:
                 self.report()
-            elif self.step().plan is None and not self.paused:
+            elif self._is_idle(self.step()) and not self.paused:
                 break
         else:
             raise AssertionError(f"not idle after {most_steps} steps")
         assert self.scheduler.slots_in_use == 0
         assert self.scheduler.kv_blocks_in_use == 0
+
+    def _hand_over(self, spec: SequenceSpec) -> None:
+        self.specs[spec.sequence_id] = spec
+        self.tokens.setdefault(spec.sequence_id, 0)
+        self.planned.setdefault(spec.sequence_id, spec.emitted_tokens)
+        self.waiting.append(spec.sequence_id)
+
+    @staticmethod
+    def _is_idle(step: Step) -> bool:
+        return step.plan is None and step.wake_at is None
 
     def _fits(self, sequence_id: str, kv_tokens: int | None) -> bool:
         spec = self.specs[sequence_id]
@@ -164,13 +191,18 @@ class Harness:
         limits = self.limits
         planned = [*plan.decode, *(span.slot for span in plan.prefill)]
         assert len(planned) == len(set(planned)), "a slot is in one plan twice"
-        assert len(plan.decode) + sum(span.length for span in plan.prefill) <= (limits.token_budget or 10**9)
+        if limits.token_budget is not None and self.preset.prefill is not PrefillRule.WHOLE:
+            assert len(plan.decode) + sum(span.length for span in plan.prefill) <= limits.token_budget
         busy = self._slots_in_flight()
         assert not busy & set(plan.frees), "a slot is freed before the last plan that names it is reported"
         names = {slot: running.sequence_id for slot, running in self._applied().items()}
         for slot in plan.frees:
             del names[slot]
+        if plan.starts and self.preset.batching is not Batching.CONTINUOUS:
+            assert not names, "a sequence joins a batch that is held"
         for start in plan.starts:
+            self._check_turn(start.sequence_id)
+            assert start.swapped_tokens == (start.computed_tokens if self.progress is Progress.SWAP else 0)
             assert start.slot not in names, "a slot is given to two sequences"
             names[start.slot] = start.sequence_id
         running = [name for name in names.values() if name not in self.banned and name not in self.paused]
@@ -179,12 +211,35 @@ class Harness:
         for slot in planned:
             assert names[slot] not in self.banned, "a sequence is planned after its end or cancel was known"
             assert names[slot] not in self.paused, "a sequence is planned while it is paused"
-        if limits.prefill_chunk is not None and len(planned) > 1:
+        if self.preset.prefill is PrefillRule.WHOLE:
+            assert all(span.emits for span in plan.prefill)
+        elif limits.prefill_chunk is not None and len(planned) > 1:
             assert all(span.length <= limits.prefill_chunk for span in plan.prefill)
+        self._check_decodes(plan, names)
         blocks = self._blocks_after(plan)
         assert len(blocks) == len(set(blocks)), "a block has two owners"
         if limits.kv_blocks is not None:
             assert all(0 <= block < limits.kv_blocks for block in blocks)
+
+    def _check_decodes(self, plan: Plan, names: dict[int, str]) -> None:
+        """A stream that has begun gets a token from every plan; only a lack of memory may stall it."""
+        may_stall = self.limits.kv_blocks is not None and self.preset.kv_victim is not None
+        for start in plan.starts:
+            self.begun[start.sequence_id] = False
+        for slot, name in names.items():
+            has_left = name in self.banned or name in self.paused or name in self.waiting
+            is_over = self.planned[name] == self.specs[name].max_tokens
+            waits = self.begun[name] and not (has_left or is_over or slot in plan.decode)
+            assert may_stall or not waits, "a stream waits for its next token"
+        for slot in [*plan.decode, *(span.slot for span in plan.prefill if span.emits)]:
+            self.planned[names[slot]] += 1
+            self.begun[names[slot]] = True
+
+    def _check_turn(self, starting: str) -> None:
+        """The next in the preset's waiting order starts: the head is not passed over."""
+        first = min(self.preset.waiting_order(self.specs[name]) for name in self.waiting)
+        assert self.preset.waiting_order(self.specs[starting]) == first, "a sequence starts before its turn"
+        self.waiting.remove(starting)
 
     def _applied(self) -> dict[int, Running]:
         """The worker's slots once every plan in flight is applied."""
@@ -209,7 +264,7 @@ class Harness:
 
     # what the worker does
 
-    def _execute(self, plan: Plan, stop: tuple[int, ...]) -> Reported:
+    def execute(self, plan: Plan, stop: tuple[int, ...] = ()) -> Reported:
         _apply(plan, self.held)
         finished: list[Finished] = []
         for span in plan.prefill:

@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "scheduling.md"
 
 
 def sequence_in(state: State) -> Sequence:
-    sequence = Sequence.from_spec(make_spec("a"), number=0)
+    sequence = Sequence.from_spec(make_spec("a"), number=0, claimed_us=0)
     sequence.state = state
     return sequence
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from admission.order import as_claimed, by_score
-from admission.victims import Candidate, least_lost_work, newest, slot_victim_key
+import pytest
+
+from admission.order import ORDERS, aging, as_claimed, sjf
+from admission.victims import Candidate, least_lost_work, lowest_class_newest, newest, slot_victim_key
 from tests.admission.drive import make_spec
 
 CANDIDATES = [
@@ -23,7 +25,40 @@ def test_the_order_of_the_store_can_be_left_untouched() -> None:
 def test_less_score_goes_first() -> None:
     """A score is an arrival less a head start: lower means longer waited or better class."""
     specs = [make_spec("a", score=9), make_spec("b", score=1)]
-    assert [spec.sequence_id for spec in sorted(specs, key=by_score)] == ["b", "a"]
+    assert [spec.sequence_id for spec in sorted(specs, key=aging)] == ["b", "a"]
+
+
+SPECS = [
+    make_spec("long", prompt=90, output=10, rank=0, score=1),
+    make_spec("early", prompt=9, output=40, expected=8, rank=2, score=0),
+    make_spec("urgent", prompt=9, output=9, rank=1, score=3, deadline_us=50),
+    make_spec("short", prompt=2, output=3, rank=1, score=2, deadline_us=80),
+]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("fcfs", ["early", "long", "short", "urgent"]),
+        ("sjf", ["short", "early", "urgent", "long"]),
+        ("priority", ["long", "short", "urgent", "early"]),
+        ("aging", ["early", "long", "short", "urgent"]),
+        ("edf", ["urgent", "short", "early", "long"]),
+    ],
+)
+def test_each_order_by_name(order: str, names: list[str]) -> None:
+    """Arrival, expected work, class, score, deadline; ties and those without a deadline go by arrival."""
+    assert [spec.sequence_id for spec in sorted(SPECS, key=ORDERS[order])] == names
+
+
+def test_the_jobs_of_sjf_are_as_long_as_expected_and_no_longer_than_allowed() -> None:
+    """An expectation above ``max_tokens`` cannot come true."""
+    assert sjf(make_spec("a", prompt=5, output=7, expected=90)) == sjf(make_spec("a", prompt=5, output=7))
+
+
+def test_the_newest_of_the_lowest_class_is_sought_in_that_class_alone() -> None:
+    """Work lost does not count."""
+    assert lowest_class_newest(CANDIDATES).sequence_id == "costly"
 
 
 def test_the_newest_is_the_one_that_started_last() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from admission.limits import Limits
-from admission.presets import PRESETS
+from admission.presets import PRESETS, Progress
 from admission.scheduler import Scheduler
 from tests.admission.drive import Harness, make_spec
 
@@ -29,6 +29,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     depth = 1
     preset = "sluicegate"
+    progress = Progress.RECOMPUTE
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,18 +40,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_budget=st.integers(0, 6),
         chunk=st.one_of(st.none(), st.integers(1, 5)),
         blocks=st.one_of(st.none(), st.integers(3, 12)),
+        gathering=st.tuples(st.lists(st.integers(1, 5), max_size=2), st.integers(0, 9)),
     )
-    def begin(self, slots: int, spare_budget: int, chunk: int | None, blocks: int | None) -> None:
+    def begin(
+        self, slots: int, spare_budget: int, chunk: int | None, blocks: int | None, gathering: tuple[list[int], int]
+    ) -> None:
         limits = Limits(
             max_slots=slots,
             token_budget=slots + spare_budget,
             prefill_chunk=chunk,
             kv_blocks=blocks,
             block_size=BLOCK_SIZE,
+            preferred_sizes=tuple(gathering[0]),
+            max_queue_delay_us=gathering[1],
             max_in_flight=self.depth,
         )
         self.first_limits = limits
-        self.harness = Harness(limits, PRESETS[self.preset])
+        self.harness = Harness(limits, PRESETS[self.preset], self.progress)
 
     def spec(self, prompt: int, output: int, expected: int, rank: int, patience: int | None):  # noqa: ANN201
         self.count += 1
@@ -125,15 +131,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         for sequence_id, ended in harness.ended.items():
             if ended.reason == "length":
                 assert harness.tokens[sequence_id] == harness.specs[sequence_id].max_tokens
-        again = Scheduler(self.first_limits, harness.preset)
+        again = Scheduler(self.first_limits, harness.preset, progress=harness.progress)
         assert [again.step(events, now) for events, now, _ in harness.log] == [step for _, _, step in harness.log]
 
 
-@pytest.mark.parametrize("preset", ["sluicegate", "tutorial"])
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_every_history_keeps_the_promises_of_the_scheduler(depth: int, preset: str) -> None:
     """Limits, ownership of memory, single ends and cancels must hold in any order of events."""
-    machine = type("Machine", (SchedulerMachine,), {"depth": depth, "preset": preset})
+    run(depth=depth, preset=preset)
+
+
+@pytest.mark.parametrize("progress", [Progress.RETAIN, Progress.SWAP])
+@pytest.mark.parametrize("preset", ["sluicegate", "vllm-v1"])
+def test_the_promises_hold_however_progress_is_kept(preset: str, progress: Progress) -> None:
+    """A sequence that comes back with its KV needs other blocks, and skips what it has computed."""
+    run(depth=2, preset=preset, progress=progress)
+
+
+def run(**setting: object) -> None:
+    machine = type("Machine", (SchedulerMachine,), setting)
     run_state_machine_as_test(
         machine,
         settings=settings(

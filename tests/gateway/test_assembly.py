@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from admission.keys import MODEL_PREFIX
-from admission.presets import SLUICEGATE, KvAdmission
+from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
 from gateway.errors import Reason, Refused
 from gateway.redis_server import RedisServer
@@ -292,6 +292,33 @@ async def test_sequences_paused_for_memory_continue_where_they_were(url: str, ru
         assert gateway.value("sluicegate_preemptions_total", reason="kv") > 0
         await wait_until(lambda: is_idle(gateway), "everything is free again")
     await peer.kill()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+async def test_every_preset_serves_more_than_fits_at_once(url: str, run_dir: Path, name: str) -> None:
+    """Each rule must get along with claims and reports that come when they come, and with two plans in flight."""
+    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=3, blocks=16, block_size=4))
+    await peer.start(f"unix:{run_dir}/w0")
+    async with member(url, run_dir, workers=(peer.address,), preset=PRESETS[name]) as gateway:
+        await gateway.ready()
+        classes = ("batch", "standard", "interactive", "standard", "batch", "interactive", "standard")
+        streams = [await gateway.submit(max_tokens=24, prompt_ids=PROMPT[:4], class_name=c) for c in classes]
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [(answer.token_ids, answer.finish) for answer in answers] == [(PROMPT[:4] * 6, "length")] * 7
+        await wait_until(lambda: is_idle(gateway), "everything is free again")
+    await peer.kill()
+
+
+async def test_a_gathered_batch_starts_when_its_size_is_reached(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """The sizes and the delay that are set must reach the scheduler of each worker."""
+    gathering = {"preset": PRESETS["request-dynamic"], "preferred_sizes": (2,), "max_queue_delay_us": 60_000_000}
+    async with member(url, run_dir, workers=(worker.address,), **gathering) as gateway:
+        await gateway.ready()
+        first = await gateway.submit(prompt_ids=PROMPT)
+        await wait_until(lambda: nothing_waits(gateway), "the first is claimed")
+        assert gateway.value("sluicegate_slots_in_use") == 0
+        second = await gateway.submit(prompt_ids=PROMPT)
+        assert {(await read_all(stream)).finish for stream in (first, second)} == {"length"}
 
 
 async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(

@@ -34,6 +34,16 @@ def test_a_gateway_understands_the_flags_that_it_is_given() -> None:
     assert spec.stop_grace_s > gateway.drain_s
 
 
+def test_a_gateway_gets_the_rule_and_its_batch_sizes() -> None:
+    """A rule that stays with `up` is not in force anywhere; lists travel as one text."""
+    settings = up("--preset", "request-dynamic", "--preferred-sizes", "2,4", "--max-queue-delay-ms", "20")
+
+    spec = gateway_spec(settings, RUN, "unix:///run/x/redis.sock", 0)
+    gateway = GatewaySettings.load(spec.argv[spec.argv.index("gateway", 3) + 1 :])
+
+    assert (gateway.preset, gateway.preferred_sizes, gateway.max_queue_delay_ms) == ("request-dynamic", (2, 4), 20)
+
+
 def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
     """Its own defaults stay its own."""
     words = worker_spec(up("--model", "some/model", "--max-slots", "4"), RUN, 0).argv

@@ -109,7 +109,7 @@ async def test_a_token_budget_below_the_slots_of_a_worker_leaves_some_of_them_em
     async with member(url, run_dir, workers=(peer.address,), token_budget=2) as gateway:
         await gateway.ready()
         peer.gate.clear()
-        streams = [await gateway.submit(max_tokens=4) for _ in range(4)]
+        streams = [await gateway.submit(max_tokens=100) for _ in range(4)]
         peer.gate.set()
         answers = await asyncio.gather(*[read_all(stream) for stream in streams])
         assert [answer.finish for answer in answers] == ["length"] * 4

@@ -136,6 +136,14 @@ def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
     assert "sluicegate" in line
 
 
+def test_batch_sizes_are_whole_numbers_above_zero() -> None:
+    """A batch of nobody never starts."""
+    assert UpSettings.load(["--preferred-sizes", "4, 8"]).preferred_sizes == (4, 8)
+    for text in ("0", "4,x"):
+        (line,) = mistakes(UpSettings, "--preferred-sizes", text)
+        assert line.startswith("--preferred-sizes")
+
+
 def test_an_address_that_is_none_is_refused() -> None:
     """Both words of the wire's addresses are easily forgotten."""
     lines = mistakes(GatewaySettings, "--worker", "unix:/a,localhost:9001", "--relay", "9080")
