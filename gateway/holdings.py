@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import structlog
 
@@ -39,6 +40,9 @@ from workers.wire import Hello, ModelCard, TokenizerFiles
 POLL_S = 1.0
 """How often to ask for a worker that another gateway holds."""
 
+MOST_REDIAL_S = 1.0
+"""Longest pause before a worker is dialled again: a model that has loaded should not wait longer to be served."""
+
 PATIENCE_S = 0.5
 MOST_PATIENCE_S = 2.0
 """Wait before taking another worker, per worker held, and at most: a gateway that holds fewer comes first, although it
@@ -55,6 +59,14 @@ CLEAR_TIMEOUT_S = 3.0
 """How long a lost driver's traces in the store may keep its worker from being driven again; the rest is reaped."""
 
 _log = structlog.get_logger(__name__)
+
+
+class _Said(Enum):
+    """What the log knows of a worker."""
+
+    DRIVING = auto()
+    LOST = auto()
+    WAITING = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,7 @@ class Holdings:
         self._running: dict[str, Driver] = {}
         self._is_stopping = False
         self._taking = asyncio.Lock()
-        self._told: dict[str, tuple[str, str]] = {}
+        self._last_said: dict[str, _Said] = {}
         self._held_elsewhere: dict[str, bool] = dict.fromkeys(self._addresses, False)
         self._num_held = 0
         self._none_held = asyncio.Event()
@@ -122,7 +134,7 @@ class Holdings:
         await self._none_held.wait()
 
     async def _hold(self, address: str) -> None:
-        backoff = Backoff(first_s=0.2, most_s=5.0)
+        backoff = Backoff(first_s=0.1, most_s=MOST_REDIAL_S)
         while not self._is_stopping:
             try:
                 epoch = await self._take(address)
@@ -131,9 +143,9 @@ class Holdings:
                     continue
                 await self._drive(address, epoch, backoff)
             except LinkLost as lost:
-                self._tell(address, "worker lost", str(lost))
+                self._tell_lost(address, str(lost))
             except StoreUnavailable as error:
-                self._tell(address, "worker not taken", str(error))
+                _log.warning("worker not taken", worker=address, reason=str(error))
             except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
                 _log.exception("driver failed", worker=address)
             heed_cancel()
@@ -200,7 +212,7 @@ class Holdings:
     @contextlib.contextmanager
     def _known(self, address: str, driver: Driver, card: ModelCard) -> Iterator[None]:
         """Origins can cancel at this driver, and its model is served, while it runs."""
-        self._told.pop(address, None)
+        self._last_said[address] = _Said.DRIVING
         self._running[address] = driver
         self._parts.drivers.add(driver.driver_id, driver)
         self._parts.view.driver_began(card)
@@ -245,11 +257,14 @@ class Holdings:
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("driver not cleared from the store", driver=driver_id, reason=str(error))
 
-    def _tell(self, address: str, event: str, reason: str) -> None:
-        """Log why a worker is not driven, once: while it loads, or is away, every attempt fails alike."""
-        if self._told.get(address) != (event, reason):
-            self._told[address] = (event, reason)
-            _log.warning(event, worker=address, reason=reason)
+    def _tell_lost(self, address: str, reason: str) -> None:
+        """While a worker loads, or is away, every attempt fails alike: that is said once, and is no loss."""
+        last = self._last_said.get(address)
+        if last is _Said.DRIVING:
+            _log.warning("worker lost", worker=address, reason=reason)
+        elif last is not _Said.WAITING:
+            _log.info("waiting for worker", worker=address, reason=reason)
+        self._last_said[address] = _Said.LOST if last is _Said.DRIVING else _Said.WAITING
 
     async def _release(self, address: str) -> None:
         with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself

@@ -25,7 +25,7 @@ MAX_STOP_CHARS = 256
 MAX_NAME_CHARS = 64
 """Most characters of a client's own word (a model, a field) that an error message repeats."""
 SEED_MASK = (1 << 63) - 1
-"""The random number generator's seed has 63 bits: the sign of a client's 64-bit seed is dropped."""
+"""The random number generator's seed has 63 bits: the low ones of a client's 64-bit seed."""
 UNION_TAGS = frozenset({":text", ":parts", ":ids"})
 """Names of union branches. They never show in ``param``."""
 

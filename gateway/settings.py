@@ -168,7 +168,7 @@ class UpSettings(ServingSettings):
         description="instead of a model, play a script (a file, inline JSON, or `default`); no torch needed",
     )
     start_timeout_s: float = Field(
-        900.0, gt=0, le=86400, description="longest wait until everything is ready; a first start may download a model"
+        900.0, gt=0, le=86400, description="longest wait until every gateway serves; a first start may download a model"
     )
 
     @model_validator(mode="after")
