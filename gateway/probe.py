@@ -1,4 +1,4 @@
-"""How `sluicegate up` looks at gateways from outside: free ports before, readiness during, the model's name after."""
+"""What `sluicegate up` looks at from outside: free ports and Redis before, readiness during, the model's name after."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
+
+from admission.queue import StoreUnavailable
+from admission.redis_client import check_server, connect
 
 ANSWER_WITHIN_S = 2.0
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 (recognised, not bound)
@@ -25,6 +28,18 @@ def first_unusable_port(host: str, ports: Iterable[int]) -> str | None:
                 trial.bind(address)
         except OSError as error:
             return f"cannot listen on port {port} of {host}: {(error.strerror or str(error)).lower()}"
+    return None
+
+
+async def redis_problem(url: str) -> str | None:
+    """A sentence on why this Redis cannot hold the queue, found within about a second; None when it can."""
+    client = connect(url)
+    try:
+        await check_server(client)
+    except StoreUnavailable as error:
+        return f"--redis cannot be used: {error}"
+    finally:
+        await client.aclose()
     return None
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from gateway.console import Console
 from gateway.fleet import Fleet, build_fleet, run_directory
 from gateway.logs import configure_logs
-from gateway.probe import Probe, first_unusable_port
+from gateway.probe import Probe, first_unusable_port, redis_problem
 from gateway.settings import UpSettings
 from gateway.supervise import StartFailed
 from gateway.welcome import welcome
@@ -33,7 +33,10 @@ def run_up(settings: UpSettings) -> int:
 async def _up(settings: UpSettings) -> int:
     console = Console()
     ports = range(settings.port, settings.port + settings.gateways)
-    if problem := first_unusable_port(settings.host, ports):
+    problem = first_unusable_port(settings.host, ports)
+    if problem is None and settings.redis is not None:
+        problem = await redis_problem(settings.redis)
+    if problem is not None:
         console.complain(problem)
         return 1
     with run_directory() as run_dir:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.probe import Probe, first_unusable_port
+from gateway.probe import Probe, first_unusable_port, redis_problem
+from gateway.redis_server import RedisServer
 
 
 def free_port() -> int:
@@ -64,3 +66,11 @@ async def test_a_gateway_on_every_address_is_asked_on_the_loopback() -> None:
     async with Probe("0.0.0.0", [8080]) as four, Probe("::", [8080]) as six:
         assert four.addresses == ["http://127.0.0.1:8080"]
         assert six.addresses == ["http://[::1]:8080"]
+
+
+async def test_a_redis_that_is_not_there_is_a_sentence(run_dir: Path, redis_server: RedisServer) -> None:
+    """Otherwise `up` would load a model and then wait for a store that never comes."""
+    problem = await redis_problem(f"unix://{run_dir}/none.sock")
+    assert problem is not None
+    assert problem.startswith("--redis cannot be used: ")
+    assert await redis_problem(redis_server.url) is None
