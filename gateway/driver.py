@@ -184,7 +184,10 @@ class Driver:
         self._claimer.want(step.want)
         self._arm(step.wake_at)
         self._book.deliver()
-        self._gauges.set(slots=self._scheduler.slots_in_use, kv_blocks=self._scheduler.kv_blocks_in_use)
+        slots = self._scheduler.slots_in_use
+        if slots == 0 and self._gauges.slots > 0:
+            self._scheduler.check()  # idle: every block must be back; raises, and this driver starts anew
+        self._gauges.set(slots=slots, kv_blocks=self._scheduler.kv_blocks_in_use)
 
     def _step(self, events: Sequence[Event]) -> Step:
         try:
@@ -224,13 +227,13 @@ class _Gauges:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._slots = 0
+        self.slots = 0
         self._kv_blocks = 0
 
     def set(self, *, slots: int, kv_blocks: int) -> None:
-        if slots != self._slots:
-            self._metrics.slots_in_use.inc(slots - self._slots)
-            self._slots = slots
+        if slots != self.slots:
+            self._metrics.slots_in_use.inc(slots - self.slots)
+            self.slots = slots
         if kv_blocks != self._kv_blocks:
             self._metrics.kv_blocks_in_use.inc(kv_blocks - self._kv_blocks)
             self._kv_blocks = kv_blocks

@@ -16,6 +16,7 @@ import pytest_asyncio
 from admission.keys import MODEL_PREFIX
 from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
+from gateway.driver import Driver
 from gateway.errors import Reason, Refused
 from gateway.redis_server import RedisServer
 from tests.gateway.small_cluster import Member, member, read_all
@@ -398,3 +399,18 @@ async def test_a_draining_driver_hands_over_what_it_runs_for_another_gateway(
         rest = await read_all(stream)
         assert (first.token_ids + rest.token_ids, rest.finish) == (echoed(1500), "length")
         assert len(origin.assembly.drivers) == 1
+
+
+@pytest.mark.usefixtures("redis_client")
+async def test_a_ledger_that_does_not_balance_is_found_when_idle_and_begun_anew(
+    redis_server: RedisServer, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """A promise of memory that leaks is a fault of ours: better loud, with an empty worker, than slowly less and less memory."""
+    async with member(redis_server.url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        (driver,) = gateway.assembly.drivers._drivers.values()
+        assert isinstance(driver, Driver)
+        driver._scheduler._ledger._expected += 1
+        assert (await read_all(await gateway.submit(max_tokens=4))).finish == "length"
+        await wait_until(lambda: len(worker.epochs) == 2, "the worker is driven anew")
+        assert (await read_all(await gateway.submit(max_tokens=4))).finish == "length"
