@@ -405,7 +405,7 @@ async def test_a_draining_driver_hands_over_what_it_runs_for_another_gateway(
 async def test_a_ledger_that_does_not_balance_is_found_when_idle_and_begun_anew(
     redis_server: RedisServer, run_dir: Path, worker: WorkerPeer
 ) -> None:
-    """A promise of memory that leaks is a fault of ours: better loud, with an empty worker, than slowly less and less memory."""
+    """A promise that leaks is a fault of ours: better loud, with an empty worker, than slowly less and less memory."""
     async with member(redis_server.url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
         (driver,) = gateway.assembly.drivers._drivers.values()
