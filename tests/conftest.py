@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,14 @@ from gateway.redis_server import RedisServer
 
 TEST_REDIS_SERVER = "TEST_REDIS_SERVER"  # path of another redis-server to test against
 NO_EXPIRY = -1
+NEEDS_TORCH = re.compile(r"^pytestmark = .*\bpytest\.mark\.torch\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run that wants no torch (`make check`) does not even import the files of tests that are all marked so."""
+    if "not torch" not in config.option.markexpr or not collection_path.name.startswith("test_"):
+        return None
+    return True if NEEDS_TORCH.search(collection_path.read_text()) else None
 
 
 @pytest.fixture(scope="session")
