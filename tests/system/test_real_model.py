@@ -76,7 +76,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_greedy_output_equals_that_of_transformers_alone_and_in_a_crowd(
-    cluster: Cluster, reference: Reference
+    cluster: Cluster, reference: Reference, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither neighbours in the batch nor chunks nor anything between client and model may change an answer."""
     async with openai.AsyncOpenAI(base_url=cluster.base_url, api_key="none", max_retries=0, timeout=300) as client:
@@ -85,7 +85,8 @@ async def test_greedy_output_equals_that_of_transformers_alone_and_in_a_crowd(
 
     for name, answers in (("one by one", alone), ("all at once", crowd)):
         ties = sum(parted_at_a_tie(reference, index, text) for index, text in enumerate(answers))
-        print(f"{name}: {len(answers)} prompts, {ties} parted where the two best logits are closer than {TIE}")
+        with capsys.disabled():
+            print(f"\n{name}: {len(answers)} prompts, {ties} parted where the two best logits are closer than {TIE}")
     await wait_until(cluster.is_idle, "everything is given back")
 
 
