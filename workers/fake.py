@@ -61,9 +61,10 @@ class FakeExecutor:
         self.max_slots = script.slots
         self.kv_blocks = script.blocks
         self.block_size = script.block_size
+        context_length = min(script.context_length, script.blocks * script.block_size)
         self.card = ModelCard(
             name=script.model,
-            context_length=script.context_length,
+            context_length=context_length,
             vocab_size=tokenizer.get_vocab_size(),
             eos_ids=fake_tokenizer.eos_ids(self._files, tokenizer),
             tokenizer_digest=self._files.digest,
@@ -75,7 +76,7 @@ class FakeExecutor:
             max_slots=script.slots,
             kv_blocks=script.blocks,
             block_size=script.block_size,
-            context_length=script.context_length,
+            context_length=context_length,
             eos_ids=self.card.eos_ids,
         )
         self._replies: dict[int, _Reply] = {}

@@ -50,6 +50,11 @@ def test_echo_repeats_the_prompt_without_special_tokens() -> None:
     assert TOKENIZER.decode(said) == "abcabca"
 
 
+def test_a_context_that_the_pool_cannot_hold_is_lowered_to_what_it_can() -> None:
+    """As the engine does: a longer request would be accepted and wait for ever."""
+    assert fake(blocks=9, block_size=16, context_length=2048).card.context_length == 9 * 16
+
+
 def test_a_text_ends_with_an_eos() -> None:
     """Like a model that has said what it had to say."""
     said = answer(fake(output={"kind": "text", "text": "Yes."}), "?")
