@@ -84,6 +84,14 @@ class RedisQueue:
         async with bounded("withdraw"):
             return await self._scripts.withdraw(entry_id)
 
+    async def unknown(self, entry_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are no entry now: never offered, ended, or lost with the store's data."""
+        if not entry_ids:
+            return set()
+        async with bounded("know entries"):
+            found = await cast("Awaitable[list[bytes | None]]", self._client.hmget(self._keys.entries, list(entry_ids)))
+        return {entry_id for entry_id, entry in zip(entry_ids, found, strict=True) if entry is None}
+
     async def stats(self) -> QueueStats:
         async with bounded("stats"):
             totals = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.totals))

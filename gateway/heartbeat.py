@@ -10,6 +10,7 @@ from admission.queue import StoreUnavailable
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
 from gateway.errors import Reason
+from gateway.forgotten import Forgotten
 from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
@@ -44,6 +45,7 @@ class Heartbeat:
         self._streams = streams
         self._view = view
         self._metrics = metrics
+        self._forgotten = Forgotten()
 
     async def run(self) -> None:
         await run_beside(self._beat(), self._sample())
@@ -66,6 +68,17 @@ class Heartbeat:
         for card in self._view.cards():
             for driver_id in await self._queues.of(card.name).reap():
                 _log.warning("silent driver forgotten", driver=driver_id, model=card.name)
+        await self._give_up_forgotten()
+
+    async def _give_up_forgotten(self) -> None:
+        streams = self._streams.all_open()
+        unknown: set[str] = set()
+        for model in dict.fromkeys(stream.model for stream in streams):
+            ids = [stream.sequence_id for stream in streams if stream.model == model]
+            unknown |= await self._queues.of(model).unknown(ids)
+        for stream in self._forgotten.observe(streams, unknown):
+            _log.warning("request forgotten by the store", sequence=stream.sequence_id, model=stream.model)
+            self._streams.cut(stream, Reason.STORE_UNAVAILABLE, "The queue lost this request while it waited.")
 
     async def _sample(self) -> None:
         """The gauge keeps its last value while the store is away: nothing better is known."""

@@ -348,6 +348,24 @@ async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
         await wait_until(lambda: is_idle(gateway), "nothing leaks")
 
 
+async def test_what_waits_in_a_store_that_loses_its_data_ends_with_a_typed_error(
+    url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody will claim it: without this its client waits for ever. What runs is not touched."""
+    monkeypatch.setattr("gateway.heartbeat.BEAT_S", 0.02)
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        running = [await gateway.submit(max_tokens=1500, prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 2, "both slots are taken")
+        await wait_until(lambda: all(stream.next_position for stream in running), "both have begun")
+        worker.gate.clear()
+        waiting = await gateway.submit(max_tokens=8, prompt_ids=PROMPT)
+        await redis_client.flushall()
+        answer = await read_all(waiting)
+        assert (answer.token_ids, answer.error) == ((), Reason.STORE_UNAVAILABLE)
+        assert all(stream.is_open for stream in running)
+
+
 async def test_draining_refuses_new_requests_and_lets_the_others_finish(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
