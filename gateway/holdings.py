@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import structlog
@@ -188,9 +188,9 @@ class Holdings:
         parts = self._parts
         if link.hello.last_epoch >= epoch:  # the worker has seen more than the store remembers
             epoch = await self._epoch_above(address, link.hello.last_epoch)
-        card = link.hello.card
         files = await link.tokenizer_files()
         scheduler, limits = parts.schedule(link.hello)
+        card = _card_within(limits, link.hello.card)
         await parts.directory.publish_model(card, files)
         queue = parts.queues.of(card.name)
         driver_id = f"{self._gateway_id}/{address}"
@@ -203,7 +203,7 @@ class Holdings:
         _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
         try:
             with self._known(address, driver, card):
-                await run_beside(driver.run(), self._keep_lease(address, link, driver, files))
+                await run_beside(driver.run(), self._keep_lease(address, link, driver, card, files))
         except Exception:
             await self._clear(queue, driver_id)
             raise
@@ -229,7 +229,9 @@ class Holdings:
             raise LinkLost(f"{address} was taken by another gateway")
         return epoch
 
-    async def _keep_lease(self, address: str, link: WorkerLink, driver: Driver, files: TokenizerFiles) -> None:
+    async def _keep_lease(
+        self, address: str, link: WorkerLink, driver: Driver, card: ModelCard, files: TokenizerFiles
+    ) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
             heed_cancel()
@@ -238,7 +240,7 @@ class Holdings:
                     _log.warning("lease lost to another gateway", worker=address)
                     driver.stop()
                     return
-                await self._parts.directory.publish_model(link.hello.card, files)
+                await self._parts.directory.publish_model(card, files)
             except StoreUnavailable:
                 continue  # the driver goes on: see the module
 
@@ -269,3 +271,10 @@ class Holdings:
     async def _release(self, address: str) -> None:
         with contextlib.suppress(StoreUnavailable):  # then the lease runs out by itself
             await self._parts.directory.release_worker(address)
+
+
+def _card_within(limits: Limits, card: ModelCard) -> ModelCard:
+    """The card with the context that the blocks in use can hold: a longer request would be queued and never start."""
+    if limits.kv_blocks is None:
+        return card
+    return replace(card, context_length=min(card.context_length, limits.kv_blocks * limits.block_size))

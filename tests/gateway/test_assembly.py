@@ -366,6 +366,18 @@ async def test_what_waits_in_a_store_that_loses_its_data_ends_with_a_typed_error
         assert all(stream.is_open for stream in running)
 
 
+async def test_a_gateway_that_uses_few_blocks_refuses_what_they_cannot_hold(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """Accepted, it would never start: no driver ever has so much room."""
+    async with member(url, run_dir, workers=(worker.address,), kv_blocks=4) as gateway:
+        await gateway.ready()
+        assert [card.context_length for card in gateway.assembly.machinery.models()] == [4 * 16]
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(prompt_ids=PROMPT, max_tokens=4 * 16)
+        assert refused.value.reason is Reason.CONTEXT_LENGTH_EXCEEDED
+
+
 async def test_draining_refuses_new_requests_and_lets_the_others_finish(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
