@@ -98,6 +98,8 @@ class Assembly:
             directory=self.directory,
             queues=self.queues,
             streams=self.streams,
+            drivers=self.drivers,
+            num_workers=len(dict.fromkeys(options.workers)),
             view=self.view,
             metrics=metrics,
         )

@@ -113,6 +113,9 @@ class Driver:
         self._phase = _Phase.LEAVING
         self._book.hand_over()
 
+    def runs(self, sequence_id: str) -> bool:
+        return self._book.holds(sequence_id)
+
     def cancel(self, sequence_ids: Sequence[str]) -> None:
         for sequence_id in sequence_ids:
             if sequence_id in self._book.records:

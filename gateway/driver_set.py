@@ -9,6 +9,10 @@ from typing import Protocol
 class Cancellable(Protocol):
     """What an origin may ask of a driver."""
 
+    def runs(self, sequence_id: str) -> bool:
+        """Whether the sequence is in its hands: claimed or running, not returned to the store."""
+        ...
+
     def cancel(self, sequence_ids: Sequence[str]) -> None:
         """Nobody wants these any more; unknown ids may be claims on their way."""
         ...
@@ -32,6 +36,9 @@ class DriverSet:
 
     def remove(self, driver_id: str) -> None:
         self._drivers.pop(driver_id, None)
+
+    def runs(self, sequence_id: str) -> bool:
+        return any(driver.runs(sequence_id) for driver in self._drivers.values())
 
     def cancel(self, sequence_ids: Sequence[str]) -> None:
         for driver in self._drivers.values():

@@ -9,8 +9,9 @@ import structlog
 from admission.queue import StoreUnavailable
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
+from gateway.driver_set import DriverSet
 from gateway.errors import Reason
-from gateway.forgotten import Forgotten
+from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
 from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
@@ -27,7 +28,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """``run`` beats until cancelled. A store that does not answer stops nothing here."""
+    """``run`` beats until cancelled. A store that does not answer stops nothing here.
+
+    ``num_workers`` is how many workers the cluster has: with as many drivers here, no other gateway runs anything.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,8 @@ class Heartbeat:
         directory: Directory,
         queues: Queues,
         streams: Streams,
+        drivers: DriverSet,
+        num_workers: int,
         view: ClusterView,
         metrics: Metrics,
     ) -> None:
@@ -43,6 +49,8 @@ class Heartbeat:
         self._directory = directory
         self._queues = queues
         self._streams = streams
+        self._drivers = drivers
+        self._num_workers = num_workers
         self._view = view
         self._metrics = metrics
         self._forgotten = Forgotten()
@@ -76,7 +84,9 @@ class Heartbeat:
         for model in dict.fromkeys(stream.model for stream in streams):
             ids = [stream.sequence_id for stream in streams if stream.model == model]
             unknown |= await self._queues.of(model).unknown(ids)
-        for stream in self._forgotten.observe(streams, unknown):
+        unknown = {sequence_id for sequence_id in unknown if not self._drivers.runs(sequence_id)}
+        patience = WAITING_BEATS if len(self._drivers) == self._num_workers else ELSEWHERE_BEATS
+        for stream in self._forgotten.observe(streams, unknown, waiting_beats=patience):
             _log.warning("request forgotten by the store", sequence=stream.sequence_id, model=stream.model)
             self._streams.cut(stream, Reason.STORE_UNAVAILABLE, "The queue lost this request while it waited.")
 

@@ -67,6 +67,11 @@ class SequenceBook:
         """Ids of the sequences that are made for ``origin``."""
         return [sequence_id for sequence_id, record in self._records.items() if record.job.origin == origin]
 
+    def holds(self, sequence_id: str) -> bool:
+        """Whether it is here and not returned to the store."""
+        record = self._records.get(sequence_id)
+        return record is not None and record.custody is Custody.HELD
+
     # --- what begins, runs and pauses ---------------------------------------------------------------------------------
 
     def admit(self, claim: Claim) -> SequenceRecord:

@@ -366,6 +366,24 @@ async def test_what_waits_in_a_store_that_loses_its_data_ends_with_a_typed_error
         assert all(stream.is_open for stream in running)
 
 
+async def test_a_long_prompt_that_runs_when_the_store_loses_its_data_is_left_alone(
+    url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first token takes longer than any patience with what waits, and its driver is here."""
+    monkeypatch.setattr("gateway.heartbeat.BEAT_S", 0.02)
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        stream = await gateway.submit(max_tokens=8, prompt_ids=PROMPT)
+        await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 1, "it runs")
+        waiting = [await gateway.submit(max_tokens=8, prompt_ids=PROMPT) for _ in range(2)]
+        await redis_client.flushall()
+        answer = await read_all(waiting[-1])
+        assert answer.error is Reason.STORE_UNAVAILABLE, "as long as it takes to give up what waits"
+        worker.gate.set()
+        assert (await read_all(stream)).finish == "length"
+
+
 async def test_a_gateway_that_uses_few_blocks_refuses_what_they_cannot_hold(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:

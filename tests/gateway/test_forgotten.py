@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.forgotten import STARTED_BEATS, WAITING_BEATS, Forgotten
+from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
 from gateway.streams import Stream
 
 
@@ -13,7 +13,7 @@ def stream() -> Stream:
 def beats_until_given_up(opened: Stream, *, at_most: int) -> int | None:
     forgotten = Forgotten()
     for beat in range(1, at_most + 1):
-        if forgotten.observe((opened,), {"s"}):
+        if forgotten.observe((opened,), {"s"}, waiting_beats=WAITING_BEATS):
             return beat
     return None
 
@@ -27,20 +27,20 @@ def test_a_request_that_has_begun_has_longer() -> None:
     """Its driver may run it still; if it was paused into the store that was lost, nobody does."""
     begun = stream()
     begun.driver_id = "d"
-    assert beats_until_given_up(begun, at_most=100) == STARTED_BEATS
+    assert beats_until_given_up(begun, at_most=100) == ELSEWHERE_BEATS
 
 
 def test_a_beat_in_which_the_store_knows_it_starts_the_count_anew() -> None:
     """Only an absence that lasts is a loss."""
     forgotten, opened = Forgotten(), stream()
     for unknown in (*[{"s"}] * (WAITING_BEATS - 1), set(), *[{"s"}] * (WAITING_BEATS - 1)):
-        assert forgotten.observe((opened,), unknown) == ()
+        assert forgotten.observe((opened,), unknown, waiting_beats=WAITING_BEATS) == ()
 
 
 def test_a_token_starts_the_count_anew() -> None:
     """A running sequence does not need the store."""
     forgotten, opened = Forgotten(), stream()
     opened.driver_id = "d"
-    for beat in range(2 * STARTED_BEATS):
+    for beat in range(2 * ELSEWHERE_BEATS):
         opened.put((1,), beat)
         assert forgotten.observe((opened,), {"s"}) == ()

@@ -43,12 +43,16 @@ class RecordingDriver:
     def __init__(self) -> None:
         self.cancelled: list[str] = []
         self.lost_origins: list[str] = []
+        self.running: list[str] = []
 
     def cancel(self, sequence_ids: Sequence[str]) -> None:
         self.cancelled += sequence_ids
 
     def cancel_origin(self, origin: str) -> None:
         self.lost_origins.append(origin)
+
+    def runs(self, sequence_id: str) -> bool:
+        return sequence_id in self.running
 
 
 class End:
