@@ -66,7 +66,7 @@ $(STAMPS)/gateway: $(STAMPS)/venv pyproject.toml constraints.txt
 	@touch $@
 
 $(STAMPS)/tools: $(STAMPS)/gateway
-	@echo "setup: installing the tools that check it (30 MB)"
+	@echo "setup: installing the tools that check it (35 MB)"
 	@$(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
 

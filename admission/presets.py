@@ -114,7 +114,7 @@ STATIC = Preset(
     progress=Progress.RECOMPUTE,
 )
 """Static batching, as FasterTransformer and Hugging Face pipelines do it (the "request-level scheduling" that the Orca
-paper, Yu et al., OSDI 2022, describes in its section 3). What waits when the engine is idle becomes the batch, first
+paper, Yu et al., OSDI 2022, sets out from). What waits when the engine is idle becomes the batch, first
 come first served, up to the slots; nobody joins it, and a slot whose sequence has ended stays empty until the longest
 has. Prompts are computed whole in the first iteration; memory is reserved for the longest output allowed."""
 
@@ -147,7 +147,7 @@ ORCA = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
 )
-"""Iteration-level scheduling of Orca (Yu et al., OSDI 2022, algorithm 1). Before every iteration free slots are filled
+"""Iteration-level scheduling of Orca (Yu et al., OSDI 2022). Before every iteration free slots are filled
 first come first served; a sequence starts when KV memory for its prompt and its maximum output can be reserved, and the
 first that cannot stops the selection. A prompt is computed whole, beside the decodes: no token budget bounds an
 iteration, so a long prompt delays every stream by its own cost."""
@@ -164,7 +164,7 @@ SARATHI = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
 )
-"""Stall-free batching of Sarathi-Serve (Agrawal et al., OSDI 2024, algorithm 3). Every decode first, then prefills that
+"""Stall-free batching of Sarathi-Serve (Agrawal et al., OSDI 2024). Every decode first, then prefills that
 have begun, then new ones, each with a chunk of what is left of the token budget; no iteration exceeds the budget. A
 sequence starts when its prompt fits; when memory runs out the newest is preempted and computed again."""
 
@@ -183,8 +183,8 @@ VLLM_V1 = Preset(
 """The scheduler of vLLM's V1 engine under its "priority" policy (vLLM documentation, SchedulerConfig and "Optimization
 and Tuning"); with one class it is the "fcfs" policy. ``Limits.token_budget`` is ``max_num_batched_tokens``, and
 ``Limits.prefill_chunk`` is ``long_prefill_token_threshold``. A sequence starts when its prompt fits and leaves the
-watermark (1 % of the pool, the share of vLLM's block manager); when memory runs out, the lowest priority and in it the
-newest is preempted and computed again. vLLM never preempts for a slot."""
+watermark (1 % of the pool, the default of vLLM's block manager before V1); when memory runs out, the lowest priority
+and in it the newest is preempted and computed again. vLLM never preempts for a slot."""
 
 TRTLLM_MAX_UTILIZATION = Preset(
     name="trtllm-max-utilization",

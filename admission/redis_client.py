@@ -63,12 +63,24 @@ def blocking_twin(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
 
 @asynccontextmanager
 async def bounded(act: str, timeout_s: float = CALL_TIMEOUT_S) -> AsyncIterator[None]:
-    """Run the calls of one act within ``timeout_s``. Every failure of Redis becomes ``StoreUnavailable``."""
+    """Run the calls of one act within ``timeout_s``. Every failure of Redis becomes ``StoreUnavailable``.
+
+    A cancel that comes during the act is never lost, whatever a library below makes of it: callers loop over acts.
+    """
+    task = asyncio.current_task()
+    cancels_before = task.cancelling() if task else 0
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except (RedisError, OSError) as error:
+        _heed_cancel(task, cancels_before)
         raise StoreUnavailable(f"{act}: {error or type(error).__name__}") from error
+    _heed_cancel(task, cancels_before)
+
+
+def _heed_cancel(task: asyncio.Task[object] | None, cancels_before: int) -> None:
+    if task is not None and task.cancelling() > cancels_before:
+        raise asyncio.CancelledError
 
 
 async def check_server(client: redis.asyncio.Redis) -> str:

@@ -19,7 +19,6 @@ from admission.events import Want
 from admission.queue import Asked, Claim, StoreUnavailable
 from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
-from gateway.tasks import heed_cancel
 
 HANDED_WAIT_S = 2.0
 """Longest wait for an offer to meet the standing want; then the claim is renewed, whatever Redis may have forgotten."""
@@ -74,7 +73,6 @@ class Claimer:
                 self._due.set()
                 await backoff.pause()
                 continue
-            heed_cancel()
             backoff.reset()
             self._standing = _less(asked, claims)
             if claims:
@@ -91,7 +89,6 @@ class Claimer:
                 self._standing = None
                 await backoff.pause()
                 continue
-            heed_cancel()
             backoff.reset()
             if not claims:
                 self._due.set()

@@ -28,7 +28,7 @@ class Forgotten:
     def observe(
         self, streams: Iterable[Stream], unknown: Collection[str], *, waiting_beats: int = ELSEWHERE_BEATS
     ) -> tuple[Stream, ...]:
-        """Those of the open ``streams`` to give up, when neither the store nor a driver here knows the ``unknown``.
+        """Those to give up of the open ``streams`` that no driver here runs, when the store does not know ``unknown``.
 
         ``waiting_beats`` is the patience with those of which nothing has come.
         """

@@ -16,7 +16,7 @@ from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.streams import Streams
-from gateway.tasks import heed_cancel, run_beside
+from gateway.tasks import run_beside
 
 BEAT_S = 1.0
 SAMPLE_S = 0.25
@@ -66,7 +66,6 @@ class Heartbeat:
                 self._reached(error)
             else:
                 self._reached(None)
-            heed_cancel()
             self._give_up_unserved()
             await asyncio.sleep(BEAT_S)
 
@@ -79,12 +78,11 @@ class Heartbeat:
         await self._give_up_forgotten()
 
     async def _give_up_forgotten(self) -> None:
-        streams = self._streams.all_open()
+        streams = [stream for stream in self._streams.all_open() if not self._drivers.runs(stream.sequence_id)]
         unknown: set[str] = set()
         for model in dict.fromkeys(stream.model for stream in streams):
             ids = [stream.sequence_id for stream in streams if stream.model == model]
             unknown |= await self._queues.of(model).unknown(ids)
-        unknown = {sequence_id for sequence_id in unknown if not self._drivers.runs(sequence_id)}
         patience = WAITING_BEATS if len(self._drivers) == self._num_workers else ELSEWHERE_BEATS
         for stream in self._forgotten.observe(streams, unknown, waiting_beats=patience):
             _log.warning("request forgotten by the store", sequence=stream.sequence_id, model=stream.model)
@@ -99,7 +97,6 @@ class Heartbeat:
                 self._reached(error)
             else:
                 self._metrics.queue_requests.set(sum([stat.requests for stat in stats]))
-            heed_cancel()
             await asyncio.sleep(SAMPLE_S)
 
     def _reached(self, error: StoreUnavailable | None) -> None:

@@ -34,7 +34,7 @@ from gateway.driver_set import DriverSet
 from gateway.frames import LinkLost
 from gateway.links import PROGRESS_TIMEOUT_S, WorkerLink
 from gateway.queues import Queues
-from gateway.tasks import heed_cancel, run_beside
+from gateway.tasks import run_beside
 from workers.wire import Hello, ModelCard, TokenizerFiles
 
 POLL_S = 1.0
@@ -148,7 +148,6 @@ class Holdings:
                 _log.warning("worker not taken", worker=address, reason=str(error))
             except Exception:  # noqa: BLE001 (a fault in one driver must not end the others; it is logged whole)
                 _log.exception("driver failed", worker=address)
-            heed_cancel()
             if not self._is_stopping:
                 await backoff.pause()
 
@@ -234,7 +233,6 @@ class Holdings:
     ) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
-            heed_cancel()
             try:
                 if not await self._renew(address, link.epoch):
                     _log.warning("lease lost to another gateway", worker=address)

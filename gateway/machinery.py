@@ -22,7 +22,6 @@ from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Stream, Streams
-from gateway.tasks import heed_cancel
 from gateway.throughput import Throughput
 from workers.wire import Job, ModelCard, TokenizerFiles, encode
 
@@ -79,7 +78,6 @@ class Machinery:
         )
         try:
             result = await queue.offer(entry)
-            heed_cancel()
         except StoreUnavailable:
             stream.cancel("the store did not answer the offer")
             raise _store_unavailable() from None

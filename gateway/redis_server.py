@@ -7,14 +7,13 @@ put it there, so a Redis that comes back empty is a normal event, and a snapshot
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import importlib.util
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
+
+from gateway.process import die_with_parent
 
 START_TIMEOUT_S = 10.0  # redis-server answers within 50 ms; a loaded machine gets two hundred times that
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; without a snapshot to write, Redis leaves at once
@@ -24,7 +23,6 @@ MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero byte
 MAX_MEMORY = "1gb"
 
 _POLL_S = 0.01
-_PR_SET_PDEATHSIG = 1
 
 
 class RedisServerError(Exception):
@@ -83,7 +81,7 @@ class RedisServer:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C at the terminal is for our owner, who stops us last
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(),
         )
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -154,18 +152,3 @@ class RedisServer:
 def _quoted(path: Path) -> str:
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the child runs between fork and exec so that the kernel ends it when its parent dies (Linux only)."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # resolved before the fork: the child must not import or allocate
-    parent = os.getpid()
-
-    def ask_for_the_signal() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the call above
-            os._exit(1)
-
-    return ask_for_the_signal

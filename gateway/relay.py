@@ -23,7 +23,6 @@ from gateway.errors import Reason
 from gateway.frames import FrameConnection, FrameListener, LinkLost
 from gateway.origin_link import UNREACHABLE_S, LinkEnd, OriginLink
 from gateway.streams import Streams
-from gateway.tasks import heed_cancel
 from workers.wire import CancelSequences, Deliver, Delivery
 
 MOST_LOOKUPS = 1024
@@ -113,7 +112,6 @@ class Relay:
         while True:
             gateway_id, sequence_ids = await self._lookups.get()
             address = await self._address_of(gateway_id)
-            heed_cancel()
             if address is not None:
                 self._link(address).cancel(sequence_ids)
 

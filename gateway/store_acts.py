@@ -17,7 +17,6 @@ from admission.queue import StoreUnavailable
 from admission.redis_queue import RedisQueue
 from gateway.backoff import Backoff
 from gateway.metrics import Metrics
-from gateway.tasks import heed_cancel
 
 MOST_PENDING_IDS = 65_536
 
@@ -107,7 +106,6 @@ class StoreActs:
                 self._doing = 1
                 try:
                     await act.do()
-                    heed_cancel()
                 except StoreUnavailable:
                     await backoff.pause()
                     continue

@@ -1,4 +1,4 @@
-"""One thing to wait for, and what runs beside it; and cancels that must not be lost."""
+"""One thing to wait for, and what runs beside it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ async def run_beside(main: Coroutine[Any, Any, None], *helpers: Coroutine[Any, A
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as failures:
-        heed_cancel()  # one from outside, that came while the group ended by itself
+        _heed_cancel()  # one from outside, that came while the group ended by itself
         raise _first(failures) from failures
 
 
-def heed_cancel() -> None:
-    """Raise the cancel that something below has swallowed.
-
-    On Python 3.11, ``asyncio.wait_for`` (under redis-py's calls) and task groups can lose one that arrives in the very
-    turn in which they end. Call this after such a wait, wherever going on would mean never to end.
-    """
+def _heed_cancel() -> None:
+    """Raise a cancel that a task group has swallowed: on Python 3.11 it can, in the very turn in which it ends."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -81,7 +81,7 @@ class WorkerSettings(BaseSettings):
         None, min_length=1, description="instead of a model, play this script (a file, inline JSON, or `default`)"
     )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="threads to compute with on the CPU (if not given: torch decides)"
+        None, ge=1, le=1024, description="threads to compute with on the CPU (if not given: one for each usable core)"
     )
     log_format: LogFormat = Field("auto", description="json, console, or by whether stderr is a terminal")
 

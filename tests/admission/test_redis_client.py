@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,23 @@ async def test_a_loop_of_calls_ends_when_it_is_cancelled(redis_client: redis.asy
         looping.cancel()
         ended, _ = await asyncio.wait([looping], timeout=HANG_GUARD_S)
         assert ended
+
+
+async def test_a_cancel_that_something_below_swallowed_is_raised_at_the_end_of_the_act() -> None:
+    """Libraries have lost cancels in every release; a loop of acts must end all the same."""
+    begun = asyncio.Event()
+
+    async def act() -> None:
+        async with bounded("act"):
+            with suppress(asyncio.CancelledError):
+                begun.set()
+                await asyncio.sleep(HANG_GUARD_S)
+
+    task = asyncio.create_task(act())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:
