@@ -16,7 +16,8 @@ def welcome(addresses: Sequence[str], model: str, elapsed_s: float) -> str:
 
 
 def curl_line(address: str, model: str) -> str:
-    """A shell command that streams an answer."""
-    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+    """A shell command that streams an answer. Greedy: a small model that is left to chance soon loses the thread."""
+    messages = [{"role": "user", "content": QUESTION}]
+    body = {"model": model, "stream": True, "temperature": 0, "messages": messages}
     url = f"{address}/v1/chat/completions"
     return shlex.join(["curl", "-N", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)])
