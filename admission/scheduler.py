@@ -53,7 +53,7 @@ from admission.limits import Limits
 from admission.memory import Memory
 from admission.planner import Planner
 from admission.prefixes import Prefixes
-from admission.presets import Preset, Progress, SlotPreemption
+from admission.presets import PrefixReuse, Preset, Progress, SlotPreemption
 from admission.roster import Outbox, Roster
 from admission.sequence import Sequence
 from admission.victims import slot_victim_key
@@ -124,6 +124,11 @@ class Scheduler:
     def kv_blocks_in_use(self) -> int:
         return self._ledger.in_use
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether block hashes of prompts are of any use."""
+        return self._preset.prefix_reuse is not PrefixReuse.NONE
+
     def running_ids(self) -> tuple[str, ...]:
         """The running batch, in the order in which its sequences started."""
         return tuple(sequence.spec.sequence_id for sequence in self._roster.batch)
@@ -173,9 +178,12 @@ class Scheduler:
         roster = self._roster
         slots = num_free(roster, self._preset.batching, self._limits)
         kv_tokens = self._memory.room_tokens(roster.claimed, num_running=roster.slots.in_use)
-        if slots == 0:
-            return Want(slots=0, kv_tokens=kv_tokens, weakest=self._weakest())
-        return Want(slots=0 if kv_tokens == 0 else slots, kv_tokens=kv_tokens)
+        may_displace = slots == 0 or kv_tokens is not None
+        return Want(
+            slots=0 if kv_tokens == 0 else slots,
+            kv_tokens=kv_tokens,
+            weakest=self._weakest() if may_displace else None,
+        )
 
     def _weakest(self) -> Weakest | None:
         """What gives its slot to a better newcomer: the lowest class, in it the most remaining work."""
