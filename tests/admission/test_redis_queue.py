@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,29 @@ async def test_settling_leaves_only_short_lived_marks(redis_client: redis.asynci
     assert 0 < await redis_client.ttl("sg:{m}:mark:e0") <= 120
 
 
+async def test_negative_scores_are_kept_in_order(queue: RedisQueue) -> None:
+    """Lines are sorted by name, where a sign would turn the order round."""
+    for score in (5, -3, 0, -20, 18):
+        standing = Standing(scored_by=FixedScore(score=score), lane="batch")
+        await queue.offer(replace(entry(f"at {score}"), standing=standing))
+    assert ids(await queue.claim(DRIVER, Asked(slots=5))) == ["at -20", "at -3", "at 0", "at 5", "at 18"]
+
+
+async def test_what_tenants_were_given_is_forgotten_once_it_makes_no_difference(
+    redis_client: redis.asyncio.Redis, queue: RedisQueue
+) -> None:
+    """Tenants come and go by the thousand; their counters must not pile up in Redis."""
+    left = []
+    for number in range(40):
+        for tenant in (f"a{number}", f"b{number}", f"c{number}"):
+            standing = Standing(scored_by=HeadStart(us=0), lane="batch", account=tenant)
+            await queue.offer(replace(entry(tenant), standing=standing))
+        await queue.settle(DRIVER, ids(await queue.claim(DRIVER, Asked(slots=3))))
+        left.append(await redis_client.zcard("sg:{m}:idle:batch"))
+    assert max(left) <= 6
+    assert await redis_client.exists("sg:{m}:turns:batch", "sg:{m}:lines", "sg:{m}:waiting") == 0
+
+
 # --- lost replies -----------------------------------------------------------------------------------------------------
 
 
@@ -384,6 +408,35 @@ async def test_a_redis_without_memory_refuses_offers_and_lets_go_of_the_rest(
     await queue.withdraw("unknown")
     await queue.forget_driver(DRIVER)
     assert (await queue.stats()).requests == 2
+    await client.aclose()
+
+
+async def test_a_redis_without_memory_still_passes_over_and_exchanges(
+    own_redis: RedisServer, open_queue: Opener
+) -> None:
+    """Each changes several entries at once; half done, an entry would lie in two places or in none."""
+    queue = open_queue(own_redis.url, max_passes=1)
+    await queue.offer(entry("low", tokens=50))
+    (low,) = await queue.claim(DRIVER, Asked(slots=1))
+    for name, of, tokens in (("large", INTERACTIVE, 100), ("small", INTERACTIVE, 10), ("last", BATCH, 10)):
+        await queue.offer(entry(name, of, tokens))
+    client = connect(own_redis.url)
+    await client.config_set("maxmemory", 1)
+    assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=2, kv_tokens=20))) == ["small"]
+    (large,) = await queue.claim(DRIVER, Asked(slots=1, kv_tokens=50, weakest=weakest(low)))
+    assert (large.entry.entry_id, large.victim_id) == ("large", "low")
+    assert await queue.stats() == QueueStats(requests=2, tokens=60, by_class=(("batch", 2),))
+    await client.aclose()
+
+
+async def test_a_full_queue_says_so_also_without_memory(own_redis: RedisServer, open_queue: Opener) -> None:
+    """A refusal writes nothing, so nothing can be refused to it."""
+    queue = open_queue(own_redis.url)
+    for number in range(BOUND):
+        await queue.offer(entry(f"e{number}"))
+    client = connect(own_redis.url)
+    await client.config_set("maxmemory", 1)
+    assert (await queue.offer(entry("new"))).outcome is Offered.QUEUE_FULL
     await client.aclose()
 
 
