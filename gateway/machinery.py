@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from admission.classes import PriorityClass
 from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
+from admission.standing import WaitingOrderName, standing
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
 from gateway.dispatch import GenerationRequest, Readiness
@@ -46,6 +47,7 @@ class MachineryParts:
     directory: Directory
     throughput: Throughput
     classes: Mapping[str, PriorityClass]
+    waiting_order: WaitingOrderName
 
 
 class Machinery:
@@ -134,10 +136,11 @@ class Machinery:
     def _entry(self, request: GenerationRequest) -> Entry:
         """Ids are our own: what a client sends is never a key."""
         sequence_id = uuid.uuid4().hex
-        cls = self._parts.classes[request.class_name]
+        parts = self._parts
+        cls = parts.classes[request.class_name]
         job = Job(
             sequence_id=sequence_id,
-            origin=self._parts.relay.address,
+            origin=parts.relay.address,
             class_name=cls.name,
             rank=cls.rank,
             prompt_ids=request.prompt_ids,
@@ -147,12 +150,13 @@ class Machinery:
             sampling=request.sampling,
             deadline_us=None,
         )
+        tokens = len(request.prompt_ids) + job.expected_tokens
         return Entry(
             entry_id=sequence_id,
             class_name=cls.name,
             rank=cls.rank,
-            head_start_us=cls.head_start_us,
-            tokens=len(request.prompt_ids) + job.expected_tokens,
+            standing=standing(parts.waiting_order, cls=cls, tenant="", tokens=tokens, deadline_in_us=None),
+            tokens=tokens,
             payload=encode(job),
         )
 

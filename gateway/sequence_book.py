@@ -37,8 +37,8 @@ _REASONS = {
 class SequenceBook:
     """Every sequence of one driver that has not ended, and the output that has not left yet.
 
-    ``most_tokens`` is what the worker can hold of one sequence, prompt and output. ``shared_block_size``: tokens in a KV
-    block, if equal ones are shared.
+    ``most_tokens`` is what the worker can hold of one sequence, prompt and output. ``shared_block_size``: tokens of a
+    KV block, if equal ones are shared.
     """
 
     def __init__(
