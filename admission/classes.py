@@ -14,12 +14,16 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityClass:
-    """One class of traffic. ``service_tier`` is the OpenAI name that selects it."""
+    """One class of traffic. ``service_tier`` is the OpenAI name that selects it.
+
+    ``default_deadline_us`` bounds its requests from receipt to the last token, when they bring no earlier one.
+    """
 
     name: str
     rank: int
     head_start_us: int
     service_tier: str
+    default_deadline_us: int | None = None
 
 
 INTERACTIVE = PriorityClass(name="interactive", rank=0, head_start_us=30 * SECOND_US, service_tier="priority")

@@ -127,6 +127,7 @@ class Assembly:
                 directory=self.directory,
                 throughput=throughput,
                 classes={cls.name: cls for cls in DEFAULT_CLASSES},
+                clock=clock,
             )
         )
 

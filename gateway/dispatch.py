@@ -16,7 +16,10 @@ from workers.wire import ModelCard, Sampling, TokenizerFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One sequence to generate, tokenised and validated. ``max_tokens`` bounds the output, prompt not counted."""
+    """One sequence to generate, tokenised and validated. ``max_tokens`` bounds the output, prompt not counted.
+
+    ``deadline_us`` is absolute, on the gateway's monotonic clock; whoever streams the answer keeps it.
+    """
 
     request_id: str
     model: str
@@ -24,6 +27,7 @@ class GenerationRequest:
     prompt_ids: tuple[int, ...]
     max_tokens: int
     sampling: Sampling
+    deadline_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

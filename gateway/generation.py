@@ -17,6 +17,8 @@ import orjson
 from aiohttp import web
 
 from gateway.api import API, Api
+from gateway.clock import monotonic_us
+from gateway.deadlines import DEADLINE_HEADER, Deadline, header_deadline_ms
 from gateway.dispatch import GenerationRequest, Tokens, TokenStream
 from gateway.errors import Reason, Refused
 from gateway.http_errors import error_body, error_response, internal_error
@@ -89,9 +91,12 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
     """Handle a request to ``endpoint``."""
     api = request.app[API]
     ids = ids_of(request)
+    deadline = Deadline(monotonic_us)
     record = RequestRecord(api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client)
     try:
-        started = await _start(api, request, endpoint, record)
+        async with deadline.held():
+            started = await _start(api, request, endpoint, record, deadline)
+        record.is_queued = True
         try:
             if started.body.stream:
                 return await _answer_stream(started, request, api)
@@ -111,13 +116,18 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
         return _error(internal_error(), record)
 
 
-async def _start(api: Api, request: web.Request, endpoint: Endpoint[Body], record: RequestRecord) -> _Started[Body]:
+async def _start(
+    api: Api, request: web.Request, endpoint: Endpoint[Body], record: RequestRecord, deadline: Deadline
+) -> _Started[Body]:
     """Check the request, tokenise it, and put it into the queue."""
     settings = api.settings
+    deadline.within_ms(header_deadline_ms(request.headers.getall(DEADLINE_HEADER, ())))
     fields = await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
     body = endpoint.parse(fields)
     body.check()
     record.class_name = body.priority_class.name
+    deadline.within_us(body.priority_class.default_deadline_us)
+    deadline.within_ms(body.deadline_ms)
     card = api.model(body.model)
     record.model = card.name
     tokenizer = await api.tokenizers.get(card.tokenizer_digest)
@@ -132,6 +142,7 @@ async def _start(api: Api, request: web.Request, endpoint: Endpoint[Body], recor
             prompt_ids=prompt_ids,
             max_tokens=_output_bound(body, card, len(prompt_ids), endpoint.prompt_param),
             sampling=body.sampling(fresh_seed=secrets.randbits(63)),
+            deadline_us=deadline.at_us,
         )
     )
     return _Started(

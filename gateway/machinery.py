@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from admission.classes import PriorityClass
 from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
+from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
+from gateway.deadlines import exceeded
 from gateway.directory import Directory
 from gateway.dispatch import GenerationRequest, Readiness
 from gateway.errors import Reason, Refused
@@ -46,6 +48,7 @@ class MachineryParts:
     directory: Directory
     throughput: Throughput
     classes: Mapping[str, PriorityClass]
+    clock: Clock
 
 
 class Machinery:
@@ -74,7 +77,11 @@ class Machinery:
             )
 
         stream = parts.streams.open(
-            entry.entry_id, model=request.model, prompt_tokens=len(request.prompt_ids), on_cancel=stop
+            entry.entry_id,
+            model=request.model,
+            prompt_tokens=len(request.prompt_ids),
+            on_cancel=stop,
+            deadline_us=request.deadline_us,
         )
         try:
             result = await queue.offer(entry)
@@ -130,6 +137,8 @@ class Machinery:
             raise _store_unavailable()
         if not view.serves(request.model):
             raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.", retry_after_s=SHORT_RETRY_S)
+        if request.deadline_us is not None and request.deadline_us <= self._parts.clock():
+            raise exceeded()
 
     def _entry(self, request: GenerationRequest) -> Entry:
         """Ids are our own: what a client sends is never a key."""

@@ -18,6 +18,12 @@ class Metrics:
         self.requests = Counter(
             "sluicegate_requests", "Requests answered, by how they ended.", ["outcome"], registry=registry
         )
+        self.deadlines_exceeded = Counter(
+            "sluicegate_deadlines_exceeded",
+            "Requests ended by their deadline, by where they were: at the door, without a token yet, or running.",
+            ["place"],
+            registry=registry,
+        )
         self.streams_open = Gauge("sluicegate_streams_open", "Requests being answered now.", registry=registry)
         self.queue_requests = Gauge(
             "sluicegate_queue_requests", "The waiting queue of the whole cluster.", registry=registry

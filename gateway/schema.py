@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from admission.classes import DEFAULT_CLASSES, STANDARD, PriorityClass
+from gateway.deadlines import MOST_DEADLINE_MS
 from gateway.errors import Reason, Refused
 from workers.wire import Sampling
 
@@ -154,6 +155,7 @@ class GenerationBody(StrictModel):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    deadline_ms: Annotated[int, Field(ge=1, le=MOST_DEADLINE_MS)] | None = None
     service_tier: Literal["auto", "default", "standard", "priority", "flex"] | None = None
 
     # Labels of the client's own: bounded, and without influence on the answer.
@@ -183,7 +185,6 @@ class GenerationBody(StrictModel):
     prompt_logprobs: Annotated[None, neutral()] = None
     truncate_prompt_tokens: Annotated[None, neutral()] = None
     priority: Annotated[None, neutral(0)] = None
-    deadline_ms: Annotated[None, neutral()] = None
 
     @property
     def priority_class(self) -> PriorityClass:

@@ -8,6 +8,8 @@ token exactly once, whatever happens on the way.
 The *current claim* of a sequence is the driver that last carried it on. Another driver takes its place by delivering
 the next token; an error counts only from the current one (or when nothing has come from anybody yet).
 
+A stream ends by itself when its deadline passes, on this gateway's clock alone: drivers know of none.
+
 A delivery for a stream that is not open here is answered with the sequence's id: nobody wants it, and the caller tells
 the driver so. That ends what a crashed gateway or a lost cancel left running.
 """
@@ -19,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.clock import Clock
+from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.metrics import Metrics
@@ -129,14 +132,23 @@ class Streams:
         self._throughput = throughput
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]) -> Stream:
-        """Begin to take deliveries for ``sequence_id``.
+    def open(
+        self,
+        sequence_id: str,
+        *,
+        model: str,
+        prompt_tokens: int,
+        on_cancel: Callable[[Stream], None],
+        deadline_us: int | None = None,
+    ) -> Stream:
+        """Begin to take deliveries for ``sequence_id``, until ``deadline_us`` on the clock of this registry.
 
         ``on_cancel`` is called once if the stream is cancelled or cut while it is open: the sequence must be stopped.
         """
@@ -148,6 +160,9 @@ class Streams:
         stream = Stream(sequence_id, model=model, prompt_tokens=prompt_tokens, on_cancel=cancelled)
         self._open[sequence_id] = stream
         self._none_open.clear()
+        if deadline_us is not None:
+            left_s = max(0, deadline_us - self._clock()) / 1_000_000
+            self._timers[sequence_id] = asyncio.get_running_loop().call_later(left_s, self._expire, stream)
         return stream
 
     def deliver(self, driver_id: str, deliveries: Iterable[Delivery]) -> tuple[str, ...]:
@@ -208,12 +223,19 @@ class Streams:
             self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
         return fresh
 
+    def _expire(self, stream: Stream) -> None:
+        over = exceeded()
+        self.cut(stream, over.reason, over.message)
+
     def _close(self, stream: Stream, end: Tokens) -> None:
         self._remove(stream)
         stream.end(end)
 
     def _remove(self, stream: Stream) -> None:
         self._open.pop(stream.sequence_id, None)
+        timer = self._timers.pop(stream.sequence_id, None)
+        if timer is not None:
+            timer.cancel()
         if not self._open:
             self._none_open.set()
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 from admission.keys import MODEL_PREFIX
 from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
+from gateway.clock import monotonic_us
 from gateway.driver import Driver
 from gateway.errors import Reason, Refused
 from gateway.redis_server import RedisServer
@@ -192,6 +193,64 @@ async def test_cancelling_before_the_first_token_frees_the_slot(url: str, run_di
         await wait_until(lambda: not origin.assembly.acts.is_pending, "the store was asked")
         worker.gate.set()
         await wait_until(lambda: is_idle(driver), "slot and blocks are free", timeout_s=1.0)
+
+
+@pytest.mark.parametrize("origin_name", ["driver", "origin"])
+async def test_a_deadline_that_passes_in_the_queue_takes_the_request_out_of_it(
+    url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
+) -> None:
+    """On time, although nothing else happens; and no slot is ever spent on it."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as other,
+    ):
+        await driver.ready()
+        await other.ready()
+        worker.gate.clear()
+        running = [await driver.submit(prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(driver), "a driver has both")
+        origin = {"driver": driver, "origin": other}[origin_name]
+        waiting = await origin.submit(prompt_ids=PROMPT, deadline_us=monotonic_us() + 50_000)
+        assert not await nothing_waits(driver)
+        answer = await read_all(waiting)
+        assert (answer.token_ids, answer.error) == ((), Reason.DEADLINE_EXCEEDED)
+        await wait_until(lambda: nothing_waits(driver), "the queue is empty", timeout_s=1.0)
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in running] == [echoed(8)] * 2
+        assert driver.value("sluicegate_output_tokens_total") == 16
+
+
+@pytest.mark.parametrize("origin_name", ["driver", "origin"])
+async def test_a_deadline_that_passes_while_running_frees_the_slot(
+    url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
+) -> None:
+    """The origin's clock ends it, wherever its driver is; what came before is part of the answer."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as other,
+    ):
+        await driver.ready()
+        await other.ready()
+        origin = {"driver": driver, "origin": other}[origin_name]
+        stream = await origin.submit(max_tokens=2000, prompt_ids=PROMPT, deadline_us=monotonic_us() + 100_000)
+        first = await anext(stream)
+        worker.gate.clear()
+        rest = await read_all(stream)
+        tokens = first.token_ids + rest.token_ids
+        assert (tokens, rest.error) == (echoed(len(tokens)), Reason.DEADLINE_EXCEEDED)
+        worker.gate.set()
+        await wait_until(lambda: is_idle(driver), "slot and blocks are free", timeout_s=1.0)
+
+
+async def test_a_deadline_that_is_over_is_not_offered(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """Time that tokenising took counts, and the store must not hear of what nobody waits for."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(deadline_us=monotonic_us())
+        assert refused.value.reason is Reason.DEADLINE_EXCEEDED
+        assert len(gateway.assembly.streams) == 0
+        assert gateway.value("sluicegate_iterations_total") == 0
 
 
 async def test_a_killed_worker_ends_its_streams_with_a_typed_error_and_is_driven_again(

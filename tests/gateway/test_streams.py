@@ -27,9 +27,13 @@ class Setup:
         clock = lambda: self.now_us  # noqa: E731
         self.streams = Streams(clock=clock, metrics=self.metrics, throughput=Throughput(clock=clock), bounds=bounds)
 
-    def open(self, sequence_id: str = "a") -> Stream:
+    def open(self, sequence_id: str = "a", *, deadline_us: int | None = None) -> Stream:
         return self.streams.open(
-            sequence_id, model="m", prompt_tokens=3, on_cancel=lambda stream: self.cancelled.append(stream.sequence_id)
+            sequence_id,
+            model="m",
+            prompt_tokens=3,
+            on_cancel=lambda stream: self.cancelled.append(stream.sequence_id),
+            deadline_us=deadline_us,
         )
 
     @property
@@ -167,3 +171,39 @@ async def test_a_reader_that_keeps_reading_is_never_cut() -> None:
         setup.now_us += 900
         await anext(stream)
     assert stream.is_open
+
+
+async def test_a_deadline_ends_a_stream_on_time_and_stops_its_sequence() -> None:
+    """By the origin's own timer: nobody else has to notice, and what came before it is still read."""
+    setup = Setup()
+    stream = setup.open(deadline_us=20_000)
+    setup.streams.deliver("g/w", [part(0, 1)])
+    async with asyncio.timeout(5):
+        assert await anext(stream) == Tokens(token_ids=(1,))
+        answer = await read(stream)
+    assert (answer.token_ids, answer.error) == ((), Reason.DEADLINE_EXCEEDED)
+    assert setup.cancelled == ["a"]
+    assert len(setup.streams) == 0
+
+
+async def test_a_deadline_that_has_passed_ends_a_stream_at_once() -> None:
+    """The time between a check and the offer belongs to the client too."""
+    setup = Setup()
+    setup.now_us = 5_000
+    stream = setup.open(deadline_us=4_000)
+    async with asyncio.timeout(5):
+        assert (await read(stream)).error is Reason.DEADLINE_EXCEEDED
+
+
+async def test_the_timer_of_a_stream_goes_with_it() -> None:
+    """However it ends: a day's deadline must not keep a second's request in memory."""
+    setup = Setup()
+    finished, cancelled, refused = (setup.open(name, deadline_us=10**9) for name in "abc")
+    timers = list(setup.streams._timers.values())
+    setup.streams.deliver("g/w", [part(0, 1, finish="stop")])
+    cancelled.cancel("gone")
+    setup.streams.discard(refused)
+    assert finished.next_position == 1
+    assert len(timers) == 3
+    assert all(timer.cancelled() for timer in timers)
+    assert not setup.streams._timers
