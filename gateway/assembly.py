@@ -21,6 +21,7 @@ from gateway.directory import Directory
 from gateway.driver import DriverParts
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
+from gateway.estimates import Estimates
 from gateway.heartbeat import Heartbeat
 from gateway.holdings import Holdings, HoldingsParts
 from gateway.links import PROGRESS_TIMEOUT_S
@@ -82,7 +83,8 @@ class Assembly:
         self.queues = Queues(client, bounds=options.bounds)
         self.directory = Directory(client, gateway_id=options.gateway_id)
         throughput = Throughput(clock=clock)
-        self.streams = Streams(clock=clock, metrics=metrics, throughput=throughput)
+        estimates = Estimates()
+        self.streams = Streams(clock=clock, metrics=metrics, throughput=throughput, estimates=estimates)
         self.acts = StoreActs(metrics=metrics)
         self.relay = Relay(
             gateway_id=options.gateway_id,
@@ -126,6 +128,7 @@ class Assembly:
                 view=self.view,
                 directory=self.directory,
                 throughput=throughput,
+                estimates=estimates,
                 classes={cls.name: cls for cls in DEFAULT_CLASSES},
                 clock=clock,
             )

@@ -48,8 +48,12 @@ class TokenStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[Tokens]: ...
 
+    def complete(self) -> None:
+        """Say that the answer is whole, although the sequence may go on (stop string found). Else as ``cancel``."""
+        ...
+
     def cancel(self, reason: str) -> None:
-        """Say that nobody wants the rest (client gone, stop string found). Idempotent, returns at once."""
+        """Say that nobody wants the rest (client gone). Idempotent, returns at once; after the end it means nothing."""
         ...
 
 

@@ -102,8 +102,10 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
                 return await _answer_stream(started, request, api)
             return await _answer_whole(started)
         finally:
-            complete = started.output.finish is not None
-            started.stream.cancel("the answer is complete" if complete else "the answer was given up")
+            if started.output.finish is not None:
+                started.stream.complete()
+            else:
+                started.stream.cancel("the answer was given up")
     except Refused as refused:
         record.end(refused.reason, status=refused.answer.status)
         return _error(refused, record)

@@ -20,6 +20,7 @@ from gateway.deadlines import exceeded
 from gateway.directory import Directory
 from gateway.dispatch import GenerationRequest, Readiness
 from gateway.errors import Reason, Refused
+from gateway.estimates import Estimates
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
@@ -47,6 +48,7 @@ class MachineryParts:
     view: ClusterView
     directory: Directory
     throughput: Throughput
+    estimates: Estimates
     classes: Mapping[str, PriorityClass]
     clock: Clock
 
@@ -79,6 +81,7 @@ class Machinery:
         stream = parts.streams.open(
             entry.entry_id,
             model=request.model,
+            class_name=request.class_name,
             prompt_tokens=len(request.prompt_ids),
             on_cancel=stop,
             deadline_us=request.deadline_us,
@@ -152,7 +155,7 @@ class Machinery:
             prompt_ids=request.prompt_ids,
             emitted_ids=(),
             max_tokens=request.max_tokens,
-            expected_tokens=request.max_tokens,
+            expected_tokens=self._parts.estimates.expected(request.model, cls.name, request.max_tokens),
             sampling=request.sampling,
             deadline_us=None,
         )

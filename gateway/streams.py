@@ -24,6 +24,7 @@ from gateway.clock import Clock
 from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
+from gateway.estimates import Estimates
 from gateway.metrics import Metrics
 from gateway.throughput import Throughput
 from workers.wire import Delivery
@@ -46,14 +47,23 @@ class Stream:
     """The output of one sequence, read by one consumer. Implements ``gateway.dispatch.TokenStream``."""
 
     def __init__(
-        self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]
+        self,
+        sequence_id: str,
+        *,
+        model: str,
+        class_name: str,
+        prompt_tokens: int,
+        on_complete: Callable[[Stream], None],
+        on_cancel: Callable[[Stream], None],
     ) -> None:
         self.sequence_id = sequence_id
         self.model = model
+        self.class_name = class_name
         self.prompt_tokens = prompt_tokens
         self.driver_id: str | None = None
         self.next_position = 0
         self.cancel_reason: str | None = None
+        self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._unread: list[int] = []
         self._unread_since_us: int | None = None
@@ -76,6 +86,12 @@ class Stream:
             self._stirred.clear()
             await self._stirred.wait()
         raise StopAsyncIteration
+
+    def complete(self) -> None:
+        """What has come is the whole answer. After the end it means nothing."""
+        if self.is_open:
+            self._on_complete(self)
+            self.cancel("the answer is complete")
 
     def cancel(self, reason: str) -> None:
         """Nobody wants the rest. After the end, and the second time, it means nothing."""
@@ -125,11 +141,18 @@ class Streams:
     """The registry: what is open, and where deliveries go."""
 
     def __init__(
-        self, *, clock: Clock, metrics: Metrics, throughput: Throughput, bounds: StreamBounds | None = None
+        self,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        throughput: Throughput,
+        estimates: Estimates,
+        bounds: StreamBounds | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
         self._throughput = throughput
+        self._estimates = estimates
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -144,6 +167,7 @@ class Streams:
         sequence_id: str,
         *,
         model: str,
+        class_name: str,
         prompt_tokens: int,
         on_cancel: Callable[[Stream], None],
         deadline_us: int | None = None,
@@ -157,7 +181,14 @@ class Streams:
             self._remove(stream)
             on_cancel(stream)
 
-        stream = Stream(sequence_id, model=model, prompt_tokens=prompt_tokens, on_cancel=cancelled)
+        stream = Stream(
+            sequence_id,
+            model=model,
+            class_name=class_name,
+            prompt_tokens=prompt_tokens,
+            on_complete=self._learn,
+            on_cancel=cancelled,
+        )
         self._open[sequence_id] = stream
         self._none_open.clear()
         if deadline_us is not None:
@@ -211,6 +242,7 @@ class Streams:
             if stream.driver_id in {None, driver_id}:
                 self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error)))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
+            self._learn(stream)
             self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
@@ -222,6 +254,9 @@ class Streams:
         if len(fresh) < len(delivery.token_ids):
             self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
         return fresh
+
+    def _learn(self, stream: Stream) -> None:
+        self._estimates.note(stream.model, stream.class_name, stream.next_position)
 
     def _expire(self, stream: Stream) -> None:
         over = exceeded()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from admission.estimate import LEAST_SAMPLES
 from admission.keys import MODEL_PREFIX
 from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
@@ -298,6 +299,22 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(url: str, run_dir: 
         worker.gate.set()
         assert [(await read_all(stream)).token_ids for stream in accepted] == [echoed(8)] * 3
         assert len(gateway.assembly.streams) == 0
+
+
+async def test_what_recent_answers_took_is_what_the_queue_counts(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """Clients allow far more output than they get: by that, a token bound would be full of air."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        for _ in range(LEAST_SAMPLES):
+            await read_all(await gateway.submit(max_tokens=4, prompt_ids=PROMPT))
+        worker.gate.clear()
+        running = [await gateway.submit(prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(gateway), "a driver has both")
+        waiting = await gateway.submit(max_tokens=500, prompt_ids=PROMPT)
+        assert (await gateway.assembly.queues.of("fake").stats()).tokens == len(PROMPT) + 4
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in running] == [echoed(8)] * 2
+        assert (await read_all(waiting)).token_ids == echoed(500), "what outgrows it is served all the same"
 
 
 async def test_an_unknown_model_is_told_from_one_without_a_worker(

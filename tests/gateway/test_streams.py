@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from admission.estimate import LEAST_SAMPLES
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
+from gateway.estimates import Estimates
 from gateway.metrics import Metrics
 from gateway.streams import Stream, StreamBounds, Streams
 from gateway.throughput import Throughput
@@ -25,12 +27,20 @@ class Setup:
         self.metrics = Metrics(CollectorRegistry())
         self.cancelled: list[str] = []
         clock = lambda: self.now_us  # noqa: E731
-        self.streams = Streams(clock=clock, metrics=self.metrics, throughput=Throughput(clock=clock), bounds=bounds)
+        self.estimates = Estimates()
+        self.streams = Streams(
+            clock=clock,
+            metrics=self.metrics,
+            throughput=Throughput(clock=clock),
+            estimates=self.estimates,
+            bounds=bounds,
+        )
 
     def open(self, sequence_id: str = "a", *, deadline_us: int | None = None) -> Stream:
         return self.streams.open(
             sequence_id,
             model="m",
+            class_name="standard",
             prompt_tokens=3,
             on_cancel=lambda stream: self.cancelled.append(stream.sequence_id),
             deadline_us=deadline_us,
@@ -207,3 +217,30 @@ async def test_the_timer_of_a_stream_goes_with_it() -> None:
     assert len(timers) == 3
     assert all(timer.cancelled() for timer in timers)
     assert not setup.streams._timers
+
+
+async def test_only_whole_answers_teach_what_to_expect() -> None:
+    """A length that a client or a fault has cut short says nothing about the model."""
+    setup = Setup()
+    for number in range(LEAST_SAMPLES):
+        whole, lost, left = (setup.open(f"{kind}{number}") for kind in ("whole", "lost", "left"))
+        stopped = setup.open(f"stopped{number}")
+        for stream in (whole, lost, left, stopped):
+            setup.streams.deliver("g/w", [part(0, *range(1, 8), sequence_id=stream.sequence_id)])
+        setup.streams.deliver("g/w", [part(7, 9, finish="stop", sequence_id=whole.sequence_id)])
+        setup.streams.deliver("g/w", [part(7, error="worker_lost", sequence_id=lost.sequence_id)])
+        left.cancel("gone")
+        stopped.complete()
+        assert left.cancel_reason == "gone"
+        assert setup.estimates.expected("m", "standard", 100) == (100 if number < LEAST_SAMPLES // 2 - 1 else 8)
+    assert setup.estimates.expected("m", "batch", 100) == 100
+
+
+async def test_an_answer_that_is_complete_early_stops_its_sequence_once() -> None:
+    """A stop string is found here: the worker knows nothing of it."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1)])
+    stream.complete()
+    stream.complete()
+    assert setup.cancelled == ["a"]
