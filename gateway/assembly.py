@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import redis.asyncio
 import structlog
 
-from admission.classes import DEFAULT_CLASSES
+from admission.classes import DEFAULT_CLASSES, PriorityClass
 from admission.limits import Limits
 from admission.presets import Preset
 from admission.queue import QueueBounds, StoreUnavailable
@@ -54,6 +54,7 @@ class AssemblyOptions:
     workers: tuple[str, ...]
     preset: Preset
     bounds: QueueBounds
+    classes: tuple[PriorityClass, ...] = DEFAULT_CLASSES
     secret: bytes = b""
     token_budget: int | None = 256
     prefill_chunk: int | None = 128
@@ -129,7 +130,7 @@ class Assembly:
                 directory=self.directory,
                 throughput=throughput,
                 estimates=estimates,
-                classes={cls.name: cls for cls in DEFAULT_CLASSES},
+                classes={cls.name: cls for cls in options.classes},
                 clock=clock,
             )
         )

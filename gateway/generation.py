@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 from gateway.api import API, Api
+from gateway.class_table import CLASS_CHOICE_HEADER
 from gateway.clock import monotonic_us
 from gateway.deadlines import DEADLINE_HEADER, Deadline, header_deadline_ms
 from gateway.dispatch import GenerationRequest, Tokens, TokenStream
@@ -127,8 +128,11 @@ async def _start(
     fields = await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
     body = endpoint.parse(fields)
     body.check()
-    record.class_name = body.priority_class.name
-    deadline.within_us(body.priority_class.default_deadline_us)
+    cls = api.classes.choose(
+        names=request.headers.getall(CLASS_CHOICE_HEADER, ()), priority=body.priority, service_tier=body.service_tier
+    )
+    record.class_name = cls.name
+    deadline.within_us(cls.default_deadline_us)
     deadline.within_ms(body.deadline_ms)
     card = api.model(body.model)
     record.model = card.name
@@ -140,7 +144,7 @@ async def _start(
         GenerationRequest(
             request_id=request_id,
             model=card.name,
-            class_name=body.priority_class.name,
+            class_name=cls.name,
             prompt_ids=prompt_ids,
             max_tokens=_output_bound(body, card, len(prompt_ids), endpoint.prompt_param),
             sampling=body.sampling(fresh_seed=secrets.randbits(63)),
@@ -150,8 +154,13 @@ async def _start(
     return _Started(
         endpoint=endpoint,
         body=body,
-        head=ReplyHead(reply_id=f"{endpoint.id_prefix}-{request_id}", created=int(time.time()), model=card.name),
-        headers={CLASS_HEADER: body.priority_class.name},
+        head=ReplyHead(
+            reply_id=f"{endpoint.id_prefix}-{request_id}",
+            created=int(time.time()),
+            model=card.name,
+            service_tier=cls.service_tier,
+        ),
+        headers={CLASS_HEADER: cls.name},
         stream=stream,
         output=OutputText(tokenizer.detokenizer(prompt_ids), body.stop),
         record=record,

@@ -18,11 +18,13 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from admission.classes import DEFAULT_CLASSES
 from admission.presets import preset
 from admission.queue import QueueBounds, StoreUnavailable
 from admission.redis_client import check_server, connect
 from gateway.app import build_app, make_runner
 from gateway.assembly import Assembly, AssemblyOptions
+from gateway.class_table import ClassTable
 from gateway.http_settings import HttpSettings
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
@@ -40,7 +42,9 @@ async def serve(settings: GatewaySettings) -> None:
         await _check_store(client)
         assembly = Assembly(_options(settings), client=client, metrics=(metrics := Metrics(CollectorRegistry())))
         http = HttpSettings(max_body_bytes=settings.max_body_bytes)
-        app = build_app(dispatcher=assembly.machinery, metrics=metrics, settings=http)
+        app = build_app(
+            dispatcher=assembly.machinery, metrics=metrics, settings=http, classes=ClassTable(DEFAULT_CLASSES)
+        )
         with _stop_signals() as stop:
             await _run(settings, assembly, make_runner(app, http), stop)
     finally:
