@@ -7,7 +7,6 @@ is withdrawn in the background, and what a driver makes of it meanwhile finds no
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,15 +20,12 @@ from gateway.directory import Directory
 from gateway.dispatch import GenerationRequest, Readiness
 from gateway.errors import Reason, Refused
 from gateway.estimates import Estimates
+from gateway.forecast import Forecast, WaitForecast, retry_after_s
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Stream, Streams
-from gateway.throughput import Throughput
 from workers.wire import Job, ModelCard, TokenizerFiles, encode
-
-SHORT_RETRY_S = 1.0
-"""When to try again after a refusal that another gateway may not repeat."""
 
 _FULL = {
     Offered.QUEUE_FULL: (Reason.QUEUE_FULL, "The queue is full."),
@@ -47,7 +43,7 @@ class MachineryParts:
     acts: StoreActs
     view: ClusterView
     directory: Directory
-    throughput: Throughput
+    forecast: Forecast
     estimates: Estimates
     classes: Mapping[str, PriorityClass]
     clock: Clock
@@ -70,6 +66,7 @@ class Machinery:
         parts = self._parts
         queue = parts.queues.of(request.model)
         entry = self._entry(request)
+        wait_s = self._predict(request, entry.rank)
 
         def stop(stream: Stream) -> None:
             if stream.driver_id is not None:
@@ -82,10 +79,10 @@ class Machinery:
             entry.entry_id,
             model=request.model,
             class_name=request.class_name,
-            prompt_tokens=len(request.prompt_ids),
             on_cancel=stop,
             deadline_us=request.deadline_us,
         )
+        offered_us = parts.clock()
         try:
             result = await queue.offer(entry)
         except StoreUnavailable:
@@ -96,7 +93,11 @@ class Machinery:
             raise
         if result.outcome in _FULL:
             parts.streams.discard(stream)
-            raise self._full(result)
+            raise self._full(result, request.model)
+        if result.outcome is Offered.QUEUED:
+            parts.forecast.queued(request.model, entry.rank, entry.tokens)
+            if wait_s is not None:
+                stream.forecast = WaitForecast(made_us=offered_us, wait_s=wait_s)
         return stream
 
     def models(self) -> tuple[ModelCard, ...]:
@@ -110,7 +111,7 @@ class Machinery:
         except StoreUnavailable:
             raise _store_unavailable() from None
         if files is None:
-            raise Refused(Reason.NO_WORKER, "The model's tokenizer is not available now.", retry_after_s=SHORT_RETRY_S)
+            raise Refused(Reason.NO_WORKER, "The model's tokenizer is not available now.")
         return files
 
     def readiness(self) -> Readiness:
@@ -126,7 +127,7 @@ class Machinery:
     def _check(self, request: GenerationRequest) -> None:
         view = self._parts.view
         if self._is_draining:
-            raise Refused(Reason.DRAINING, "This gateway is shutting down.", retry_after_s=SHORT_RETRY_S)
+            raise Refused(Reason.DRAINING, "This gateway is shutting down.")
         card = view.card(request.model)
         if card is None:
             raise Refused(Reason.UNKNOWN_MODEL, f"The model {request.model!r} does not exist.", param="model")
@@ -139,7 +140,7 @@ class Machinery:
         if not view.store_reachable:
             raise _store_unavailable()
         if not view.serves(request.model):
-            raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.", retry_after_s=SHORT_RETRY_S)
+            raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.")
         if request.deadline_us is not None and request.deadline_us <= self._parts.clock():
             raise exceeded()
 
@@ -168,12 +169,24 @@ class Machinery:
             payload=encode(job),
         )
 
-    def _full(self, result: OfferResult) -> Refused:
-        """Up to a quarter later than predicted: clients that were refused together do not come back together."""
+    def _predict(self, request: GenerationRequest, rank: int) -> float | None:
+        """How long the request will wait, if known. Raises ``Refused`` when that is beyond its deadline."""
+        wait_s = self._parts.forecast.wait_s(request.model, rank)
+        if wait_s is not None and request.deadline_us is not None:
+            left_s = (request.deadline_us - self._parts.clock()) / 1_000_000
+            if wait_s > left_s:
+                raise Refused(
+                    Reason.DEADLINE_UNREACHABLE,
+                    f"The wait would be about {wait_s:.1f} s, longer than the deadline allows.",
+                    retry_after_s=retry_after_s(wait_s),
+                )
+        return wait_s
+
+    def _full(self, result: OfferResult, model: str) -> Refused:
         reason, message = _FULL[result.outcome]
-        retry_s = self._parts.throughput.drain_s(result.waiting_tokens) * random.uniform(1.0, 1.25)  # noqa: S311
-        return Refused(reason, message, retry_after_s=min(retry_s, 60.0))
+        wait_s = self._parts.forecast.drain_s(model, result.waiting_tokens)
+        return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
 
 
 def _store_unavailable() -> Refused:
-    return Refused(Reason.STORE_UNAVAILABLE, "The queue cannot be reached from here now.", retry_after_s=SHORT_RETRY_S)
+    return Refused(Reason.STORE_UNAVAILABLE, "The queue cannot be reached from here now.")

@@ -25,8 +25,8 @@ from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
+from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
-from gateway.throughput import Throughput
 from workers.wire import Delivery
 
 
@@ -52,17 +52,16 @@ class Stream:
         *,
         model: str,
         class_name: str,
-        prompt_tokens: int,
         on_complete: Callable[[Stream], None],
         on_cancel: Callable[[Stream], None],
     ) -> None:
         self.sequence_id = sequence_id
         self.model = model
         self.class_name = class_name
-        self.prompt_tokens = prompt_tokens
         self.driver_id: str | None = None
         self.next_position = 0
         self.cancel_reason: str | None = None
+        self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made
         self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._unread: list[int] = []
@@ -145,13 +144,11 @@ class Streams:
         *,
         clock: Clock,
         metrics: Metrics,
-        throughput: Throughput,
         estimates: Estimates,
         bounds: StreamBounds | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._throughput = throughput
         self._estimates = estimates
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
@@ -168,7 +165,6 @@ class Streams:
         *,
         model: str,
         class_name: str,
-        prompt_tokens: int,
         on_cancel: Callable[[Stream], None],
         deadline_us: int | None = None,
     ) -> Stream:
@@ -185,7 +181,6 @@ class Streams:
             sequence_id,
             model=model,
             class_name=class_name,
-            prompt_tokens=prompt_tokens,
             on_complete=self._learn,
             on_cancel=cancelled,
         )
@@ -235,7 +230,8 @@ class Streams:
     def _deliver_one(self, driver_id: str, stream: Stream, delivery: Delivery, now_us: int) -> None:
         fresh = self._fresh(stream, delivery)
         if fresh:
-            self._throughput.note(len(fresh) + (stream.prompt_tokens if stream.next_position == 0 else 0))
+            if stream.next_position == 0:
+                self._score(stream, now_us)
             stream.driver_id = driver_id
             stream.put(fresh, now_us)
         if delivery.error:
@@ -254,6 +250,12 @@ class Streams:
         if len(fresh) < len(delivery.token_ids):
             self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
         return fresh
+
+    def _score(self, stream: Stream, now_us: int) -> None:
+        """Hold what was predicted against what came."""
+        ratio = None if stream.forecast is None else stream.forecast.observed_ratio(now_us)
+        if ratio is not None:
+            self._metrics.wait_ratio.observe(ratio)
 
     def _learn(self, stream: Stream) -> None:
         self._estimates.note(stream.model, stream.class_name, stream.next_position)

@@ -13,9 +13,9 @@ from admission.estimate import LEAST_SAMPLES
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
+from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
 from gateway.streams import Stream, StreamBounds, Streams
-from gateway.throughput import Throughput
 from workers.wire import Delivery
 
 
@@ -31,7 +31,6 @@ class Setup:
         self.streams = Streams(
             clock=clock,
             metrics=self.metrics,
-            throughput=Throughput(clock=clock),
             estimates=self.estimates,
             bounds=bounds,
         )
@@ -41,7 +40,6 @@ class Setup:
             sequence_id,
             model="m",
             class_name="standard",
-            prompt_tokens=3,
             on_cancel=lambda stream: self.cancelled.append(stream.sequence_id),
             deadline_us=deadline_us,
         )
@@ -244,3 +242,16 @@ async def test_an_answer_that_is_complete_early_stops_its_sequence_once() -> Non
     stream.complete()
     stream.complete()
     assert setup.cancelled == ["a"]
+
+
+async def test_a_prediction_is_scored_once_when_the_first_token_comes() -> None:
+    """By that the gateway knows how true its predictions are."""
+    setup = Setup()
+    predicted, other = setup.open("a"), setup.open("b")
+    predicted.forecast = WaitForecast(made_us=0, wait_s=1.0)
+    setup.now_us = 1_500_000
+    setup.streams.deliver("g/w", [part(0, 1), part(0, 1, sequence_id="b")])
+    setup.streams.deliver("g/w", [part(1, 2)])
+    value = setup.metrics.registry.get_sample_value
+    assert (value("sluicegate_wait_ratio_count"), value("sluicegate_wait_ratio_sum")) == (1.0, 1.5)
+    assert other.next_position == 1
