@@ -9,7 +9,7 @@ still there after a lifetime belongs to nobody.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from urllib.parse import quote
 
 QUEUE_TTL_MS = 24 * 3600 * 1000
@@ -25,57 +25,42 @@ WANT_LEASE_US = 5_000_000
 """A standing want is met no longer than this after its driver last spoke; then offers wait and the driver is woken."""
 
 
+_WHOLE_KEYS = frozenset({"entries", "payloads", "waiting", "lines", "lanes", "totals", "wants", "beats"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueKeys:
-    """The keys of one model's queue, in the order in which every script takes them. The last five end in a prefix:
+    """The keys of one model's queue, in the order in which every script takes them.
 
-    a script appends a driver's id, or an entry's.
+    ``turns`` and all after it are prefixes: a script appends a lane's name, a driver's id, or an entry's. Lanes are
+    few, and their names come from the configuration.
     """
 
     entries: str  # hash: entry id -> what the rule knows of it; QUEUE_TTL_MS
     payloads: str  # hash: entry id -> payload, apart so that the rule never copies it; QUEUE_TTL_MS
-    waiting: str  # sorted set: the shared line, by waiting score, then arrival number; QUEUE_TTL_MS
+    waiting: str  # sorted set: all that waits in lanes, by waiting score, then arrival number; QUEUE_TTL_MS
+    lines: str  # sorted set: the same by lane, account, score, arrival number, all in the name; QUEUE_TTL_MS
+    lanes: str  # hash: lane -> its virtual time; QUEUE_TTL_MS
     totals: str  # hash: what waits in all and by class, and the last arrival number; QUEUE_TTL_MS
     wants: str  # hash: driver -> its standing want, with a lease inside; QUEUE_TTL_MS
     beats: str  # hash: driver -> a number that grows with each of its acts; QUEUE_TTL_MS
+    turns: str  # + lane, sorted set: the accounts that wait, by the tokens that each was given; QUEUE_TTL_MS
+    idle: str  # + lane, sorted set: of the others those ahead of the virtual time, likewise; QUEUE_TTL_MS
     handed: str  # + driver, sorted set: given to it, receipt not yet known; QUEUE_TTL_MS
     held: str  # + driver, set: given to it and received; QUEUE_TTL_MS
-    paused: str  # + driver, sorted set: its own line of paused sequences, ordered as the shared one; QUEUE_TTL_MS
+    paused: str  # + driver, sorted set: its own line of paused sequences, ordered as `waiting`; QUEUE_TTL_MS
     inbox: str  # + driver, list of at most one token that wakes it; QUEUE_TTL_MS
     mark: str  # + entry id, string: how an entry that is gone answered; MARK_TTL_MS
 
     @classmethod
     def of(cls, model: str) -> QueueKeys:
         root = f"sg:{{{quote(model, safe='')}}}"
-        return cls(
-            entries=f"{root}:entries",
-            payloads=f"{root}:payloads",
-            waiting=f"{root}:waiting",
-            totals=f"{root}:totals",
-            wants=f"{root}:wants",
-            beats=f"{root}:beats",
-            handed=f"{root}:handed:",
-            held=f"{root}:held:",
-            paused=f"{root}:paused:",
-            inbox=f"{root}:inbox:",
-            mark=f"{root}:mark:",
-        )
+        whole = {field.name: f"{root}:{field.name}" for field in fields(cls)}
+        return cls(**{name: key if name in _WHOLE_KEYS else f"{key}:" for name, key in whole.items()})
 
     def in_order(self) -> tuple[str, ...]:
         """As ``KEYS`` of every script."""
-        return (
-            self.entries,
-            self.payloads,
-            self.waiting,
-            self.totals,
-            self.wants,
-            self.beats,
-            self.handed,
-            self.held,
-            self.paused,
-            self.inbox,
-            self.mark,
-        )
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     def inbox_of(self, driver_id: str) -> str:
         return self.inbox + driver_id

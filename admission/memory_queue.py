@@ -2,12 +2,17 @@
 
 The rules:
 
-* An offer is handed over when a live standing want has room for it and nothing that its driver might claim is better;
-  of several such drivers the one with most free slots takes it. Else it is queued within the bounds, or refused.
-* A claim takes the best entries while slots and KV room last, and stops at the first that does not fit: nothing is
-  passed over, so nothing starves. What was asked for and not given stands as the driver's want.
-* A claim without free slots exchanges: the best entry goes to the driver and the driver's weakest sequence into the
-  driver's line, when the entry is better by class *and* by score. What waits does not change in number.
+* An entry that is offered takes its place in the lines first. When a live standing want would then be given just this
+  entry, it is handed over; of several such drivers the one with most free slots takes it. Else it stays within the
+  bounds, or is refused and leaves no trace.
+* A claim takes one entry after the other while slots and KV room last. One that does not fit is passed over, at most
+  ``max_passes`` times by all drivers together until it is given out; then nobody takes another ahead of it for want of
+  room, so nothing starves. What was asked for and not given stands as the driver's want.
+* When the very first entry has no slot or no room, a claim may exchange: the entry goes to the driver and the driver's
+  weakest sequence into the driver's line, if the entry is better by class *and* by score, and fits then. What waits
+  does not change in number. An exchange ends the claim and the want: what room is left, the driver must say.
+* An entry is charged to its account once, when it is first given out. One that comes back is not charged again, but
+  counts passes anew.
 * Whenever the lines change, every driver whose claim would now give it something is woken.
 """
 
@@ -17,12 +22,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from admission.events import Weakest
+from admission.items import Item, Place
 from admission.keys import MARK_TTL_MS, WANT_LEASE_US
-from admission.lines import Item, Lines, Place
+from admission.lines import Lines
 from admission.queue import Asked, Claim, Entry, Offered, OfferResult, QueueBounds, QueueStats, Withdrawal, Withdrawn
-
-_IN_LINE = (Place.WAITING, Place.PAUSED)
+from admission.wants import Choice, StandingWant, choose
 
 
 class _Ending(Enum):
@@ -40,22 +44,6 @@ class _Mark:
     expires_us: int
 
 
-@dataclass(slots=True, kw_only=True)
-class _Want:
-    slots: int
-    kv_tokens: int | None
-    weakest: Weakest | None
-    expires_us: int
-
-    def has_room(self, tokens: int) -> bool:
-        return self.slots > 0 and (self.kv_tokens is None or tokens <= self.kv_tokens)
-
-    def take(self, tokens: int) -> None:
-        self.slots = max(0, self.slots - 1)
-        if self.kv_tokens is not None:
-            self.kv_tokens -= tokens
-
-
 class MemoryQueue:
     """The acts of ``admission.queue`` on a queue in memory. ``now_us`` must not go back from act to act."""
 
@@ -64,7 +52,7 @@ class MemoryQueue:
         self._lines = Lines()
         self._items: dict[str, Item] = {}
         self._marks: dict[str, _Mark] = {}
-        self._wants: dict[str, _Want] = {}
+        self._wants: dict[str, StandingWant] = {}
         self._handed: dict[str, list[str]] = {}  # per driver, since its last call
         self._woken: dict[str, None] = {}
         self._last_number = 0
@@ -77,27 +65,20 @@ class MemoryQueue:
         known = self._items.get(entry.entry_id) or self._marks.get(entry.entry_id)
         if known is not None:
             return self._answer(known.answer, entry.entry_id)
-        score = now_us - entry.head_start_us
-        taker = self._taker(entry.tokens, score, now_us)
-        if taker is None and (refusal := self._full(entry)):
+        item = self._arrive(entry, now_us)
+        taker = self._taker(item, now_us)
+        if taker is not None:
+            driver_id, choice = taker
+            self._wants[driver_id].take(entry.tokens)
+            self._give(choice, driver_id, Place.HANDED)
+            item.answer = Offered.HANDED
+            self._handed.setdefault(driver_id, []).append(entry.entry_id)
+            self._woken[driver_id] = None
+        elif refusal := self._over_bound():
+            self._lines.leave(item)
+            del self._items[entry.entry_id]
             return self._answer(refusal, entry.entry_id)
-        self._last_number += 1
-        item = Item(
-            entry=entry,
-            arrival_us=now_us,
-            score=score,
-            number=self._last_number,
-            answer=Offered.HANDED if taker else Offered.QUEUED,
-        )
-        self._items[entry.entry_id] = item
-        if taker is None:
-            self._lines.join(item, pinned_to=None)
-            self._wake_claimants()
-        else:
-            self._wants[taker].take(entry.tokens)
-            item.place, item.driver_id = Place.HANDED, taker
-            self._handed.setdefault(taker, []).append(entry.entry_id)
-            self._woken[taker] = None
+        self._wake_claimants()
         return self._answer(item.answer, entry.entry_id)
 
     def withdraw(self, entry_id: str, now_us: int) -> Withdrawal:
@@ -110,7 +91,7 @@ class MemoryQueue:
                 self._mark(entry_id, Offered.WITHDRAWN, _Ending.UNKNOWN, now_us)
             withdrawn = mark is not None and mark.ending is _Ending.WITHDRAWN
             return Withdrawal(outcome=Withdrawn.WITHDRAWN if withdrawn else Withdrawn.UNKNOWN)
-        if item.place not in _IN_LINE:
+        if not item.is_in_line:
             item.cancelled = True
             return Withdrawal(outcome=Withdrawn.CLAIMED, driver_id=item.driver_id)
         self._finish(item, _Ending.WITHDRAWN, now_us)
@@ -125,7 +106,7 @@ class MemoryQueue:
     def claim(self, driver_id: str, asked: Asked, now_us: int) -> tuple[Claim, ...]:
         """The best entries for ``asked``, after what was handed over and not yet collected."""
         claims = self._collect(driver_id, now_us)
-        want = _Want(
+        want = StandingWant(
             slots=asked.slots,
             kv_tokens=asked.kv_tokens,
             weakest=None if claims else asked.weakest,
@@ -133,14 +114,12 @@ class MemoryQueue:
         )
         for claim in claims:
             want.take(claim.entry.tokens)
-        best = self._lines.best_for(driver_id)
-        if best and (victim := self._victim_for(best, driver_id, want)):
-            claims.append(self._give(best, driver_id, victim_id=victim.entry.entry_id))
-            self._lines.join(victim, pinned_to=driver_id)
-            want.weakest = None
-        while (best := self._lines.best_for(driver_id)) and want.has_room(best.entry.tokens):
-            want.take(best.entry.tokens)
-            claims.append(self._give(best, driver_id))
+        while choice := self._choose(driver_id, want):
+            claims.append(self._give(choice, driver_id, Place.HELD))
+            want.take(choice.item.entry.tokens)
+            if choice.victim is not None:
+                self._lines.join(choice.victim, pinned_to=driver_id)
+                want.end()
         self._wants[driver_id] = want
         self._woken.pop(driver_id, None)
         self._wake_claimants()
@@ -189,42 +168,50 @@ class MemoryQueue:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    def _full(self, entry: Entry) -> Offered | None:
+    def _arrive(self, entry: Entry, now_us: int) -> Item:
+        self._last_number += 1
+        item = Item(
+            entry=entry,
+            arrival_us=now_us,
+            score=entry.standing.score(now_us),
+            number=self._last_number,
+            answer=Offered.QUEUED,
+        )
+        self._items[entry.entry_id] = item
+        self._lines.join(item, pinned_to=None)
+        return item
+
+    def _over_bound(self) -> Offered | None:
         bounds, lines = self._bounds, self._lines
-        if len(lines) + 1 > bounds.max_requests:
+        if len(lines) > bounds.max_requests:
             return Offered.QUEUE_FULL
-        if bounds.max_tokens is not None and lines.num_tokens + entry.tokens > bounds.max_tokens:
+        if bounds.max_tokens is not None and lines.num_tokens > bounds.max_tokens:
             return Offered.QUEUE_TOKENS_FULL
-        if bounds.max_bytes is not None and lines.num_bytes + len(entry.payload) > bounds.max_bytes:
+        if bounds.max_bytes is not None and lines.num_bytes > bounds.max_bytes:
             return Offered.QUEUE_FULL
         return None
 
-    def _taker(self, tokens: int, score: int, now_us: int) -> str | None:
-        willing = []
+    def _taker(self, item: Item, now_us: int) -> tuple[str, Choice] | None:
+        """Who would now be given this very item, without an exchange; of several the driver with most free slots."""
+        takers = []
         for driver_id, want in self._wants.items():
-            if want.expires_us > now_us and want.has_room(tokens):
-                best = self._lines.best_for(driver_id)
-                if best is None or score < best.score:
-                    willing.append((-want.slots, driver_id))
-        return min(willing)[1] if willing else None
+            if want.expires_us > now_us and want.has_room(item.entry.tokens):
+                choice = self._choose(driver_id, want)
+                if choice is not None and choice.item is item:
+                    takers.append((driver_id, choice))
+        return min(takers, key=lambda taker: (-self._wants[taker[0]].slots, taker[0]), default=None)
 
-    def _victim_for(self, newcomer: Item, driver_id: str, want: _Want) -> Item | None:
-        weakest = want.weakest
-        if want.slots > 0 or weakest is None:
-            return None
-        if newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
-            return None
-        victim = self._items.get(weakest.sequence_id)
-        if victim is None or victim.place is not Place.HELD or victim.driver_id != driver_id or victim.cancelled:
-            return None
-        if want.kv_tokens is not None and newcomer.entry.tokens > want.kv_tokens + victim.entry.tokens:
-            return None
-        return victim
+    def _choose(self, driver_id: str, want: StandingWant) -> Choice | None:
+        """What a claim of the driver would be given next."""
+        victim = self._items.get(want.weakest.sequence_id) if want.weakest else None
+        if victim and (victim.place is not Place.HELD or victim.driver_id != driver_id or victim.cancelled):
+            victim = None
+        in_order = self._lines.in_order_for(driver_id)
+        return choose(in_order, want, victim=victim, max_passes=self._bounds.max_passes)
 
     def _wake_claimants(self) -> None:
         for driver_id, want in self._wants.items():
-            best = self._lines.best_for(driver_id)
-            if best and (want.has_room(best.entry.tokens) or self._victim_for(best, driver_id, want)):
+            if self._choose(driver_id, want):
                 self._woken[driver_id] = None
 
     # --- entries ------------------------------------------------------------------------------------------------------
@@ -251,24 +238,27 @@ class MemoryQueue:
                 self._finish(item, _Ending.WITHDRAWN, now_us)
             else:
                 item.place = Place.HELD
-                claims.append(_claim(item))
+                claims.append(item.claim())
         return claims
 
-    def _give(self, item: Item, driver_id: str, *, victim_id: str | None = None) -> Claim:
-        self._lines.leave(item)
-        item.place, item.driver_id = Place.HELD, driver_id
-        return _claim(item, victim_id=victim_id)
+    def _give(self, choice: Choice, driver_id: str, place: Place) -> Claim:
+        for passed in choice.passed:
+            passed.passes += 1
+        item = choice.item
+        self._lines.give(item)
+        item.place, item.driver_id = place, driver_id
+        return item.claim(victim_id=choice.victim.entry.entry_id if choice.victim else None)
 
     def _put_back(self, item: Item, now_us: int, *, pinned_to: str | None) -> None:
         if item.cancelled:
             self._finish(item, _Ending.WITHDRAWN, now_us)
             return
-        if item.place in _IN_LINE:
+        if item.is_in_line:
             self._lines.leave(item)
         self._lines.join(item, pinned_to=pinned_to)
 
     def _finish(self, item: Item, ending: _Ending, now_us: int) -> None:
-        if item.place in _IN_LINE:
+        if item.is_in_line:
             self._lines.leave(item)
         del self._items[item.entry.entry_id]
         self._mark(item.entry.entry_id, item.answer, ending, now_us)
@@ -282,7 +272,3 @@ class MemoryQueue:
             if self._marks[oldest].expires_us > now_us:
                 return
             del self._marks[oldest]
-
-
-def _claim(item: Item, *, victim_id: str | None = None) -> Claim:
-    return Claim(entry=item.entry, arrival_us=item.arrival_us, score=item.score, victim_id=victim_id)

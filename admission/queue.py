@@ -10,6 +10,9 @@ same.
 
 The bounds count what waits (queued, paused included), never what was handed over or claimed. A *standing want* is what
 a driver asked for in its last claim and did not get: the next offers meet it and never count as waiting.
+
+Which entry goes next is a matter of where it stands (``admission.standing``): by score, and within a lane by whose
+account's turn it is. One that does not fit the room of a driver now may be *passed over*, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -18,6 +21,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from admission.events import Weakest
+from admission.standing import Standing
+
+LOOK_AHEAD = 16
+"""How many entries a claim looks at for one that fits the driver's room. Each costs a read of the store, and in a queue
+where so many in a row do not fit, memory is not what a further look would win.
+"""
 
 
 class StoreUnavailable(Exception):
@@ -52,24 +61,31 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBounds:
-    """Bounds of the cluster's waiting queue: entries, tokens (prompt plus expected output), payload bytes."""
+    """Bounds of the cluster's waiting queue: entries, tokens (prompt plus expected output), payload bytes.
+
+    ``max_passes``: how often, in all drivers together, an entry may see another given out ahead of it because it does
+    not fit the room that a driver has now. More uses memory better; each may cost a large entry one more wait. 0:
+    nothing is ever passed over.
+    """
 
     max_requests: int
     max_tokens: int | None = None
     max_bytes: int | None = None
+    max_passes: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What waits. ``tokens`` is prompt plus expected output; ``payload`` is opaque to the queue (a wire ``Job``).
 
-    ``head_start_us`` makes the waiting score: arrival minus head start, by the store's own clock at the first offer.
+    Where it stands is fixed at the first offer, by the store's own clock. ``tenant`` is told to the driver; whose turn
+    it is goes by ``standing.account``.
     """
 
     entry_id: str
     class_name: str
     rank: int
-    head_start_us: int
+    standing: Standing
     tokens: int
     payload: bytes
     tenant: str = ""
@@ -87,7 +103,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a driver asks of a claim: ``slots`` entries at most, and ``weakest`` to give back for a better one."""
+    """What a driver asks of a claim: ``slots`` entries at most, which have ``kv_tokens`` of room (None: not limited).
+
+    ``weakest`` may be given back for a better entry that has no slot or no room.
+    """
 
     slots: int
     kv_tokens: int | None = None

@@ -62,9 +62,8 @@ class RedisQueue:
     ) -> None:
         self._client = client
         self._waiting_client = blocking_twin(client)
-        self._bounds = bounds
         self._keys = QueueKeys.of(model)
-        self._scripts = QueueScripts(client, keys=self._keys, clock_us=clock_us)
+        self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us)
         self._mailboxes: dict[str, _Mailbox] = {}
         self._heartbeats = Heartbeats(lease_s=driver_lease_s, max_gap_s=REAP_GAP_S)
 
@@ -77,7 +76,7 @@ class RedisQueue:
     async def offer(self, entry: Entry) -> OfferResult:
         """Queue ``entry``, or hand it to a standing want, or say which bound is full."""
         async with bounded("offer"):
-            return await self._scripts.offer(entry, self._bounds)
+            return await self._scripts.offer(entry)
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""

@@ -1,6 +1,6 @@
 """The Lua acts as typed calls. One file per act in ``lua/``; its header declares purpose, KEYS, ARGV and result.
 
-The text of an act on the queue is the constants of ``keys``, then ``_common.lua``, then its own file. It is sent by
+The text of an act on the queue is the constants, then the parts that the acts share, then its own file. It is sent by
 digest; a Redis that does not know the digest (new, or flushed) gets the text.
 """
 
@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError
 
 from admission.keys import MARK_TTL_MS, QUEUE_TTL_MS, WANT_LEASE_US, QueueKeys
 from admission.queue import (
+    LOOK_AHEAD,
     Asked,
     Claim,
     Entry,
@@ -27,8 +28,11 @@ from admission.queue import (
     Withdrawal,
     Withdrawn,
 )
+from admission.standing import FixedScore, HeadStart, Standing
 
 Argument = str | int | bytes
+
+_PARTS = ("_entries", "_lanes", "_lines", "_drivers", "_wants")
 
 _ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver")
 
@@ -36,6 +40,7 @@ _CONSTANTS = f"""\
 local QUEUE_TTL_MS = {QUEUE_TTL_MS}
 local MARK_TTL_MS = {MARK_TTL_MS}
 local WANT_LEASE_US = {WANT_LEASE_US}
+local LOOK_AHEAD = {LOOK_AHEAD}
 """
 
 _HEADER = re.compile(
@@ -81,21 +86,30 @@ class QueueScripts:
     """The acts on one model's queue. They raise what redis-py raises; time comes from ``clock`` only in tests."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, *, keys: QueueKeys, clock_us: Callable[[], int] | None = None
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        keys: QueueKeys,
+        bounds: QueueBounds,
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._client = client
+        self._bounds = bounds
         self._clock_us = clock_us
         self._keys = keys.in_order()
-        before = _CONSTANTS + _read("_common")
+        before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
         self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
 
-    async def offer(self, entry: Entry, bounds: QueueBounds) -> OfferResult:
+    async def offer(self, entry: Entry) -> OfferResult:
+        bounds = self._bounds
         reply = await self._run(
             "offer",
             entry.entry_id,
             entry.class_name,
             entry.rank,
-            entry.head_start_us,
+            *_scored_by(entry.standing),
+            entry.standing.lane,
+            entry.standing.account,
             entry.tokens,
             entry.tenant,
             entry.payload,
@@ -146,7 +160,9 @@ class QueueScripts:
 
     async def _run(self, name: str, *arguments: Argument) -> Any:
         clock = self._clock_us() if self._clock_us else ""
-        return await run_script(self._client, self._scripts[name], self._keys, clock, *arguments)
+        return await run_script(
+            self._client, self._scripts[name], self._keys, clock, self._bounds.max_passes, *arguments
+        )
 
 
 def _read(name: str) -> str:
@@ -157,19 +173,32 @@ def _or_empty(bound: int | None) -> int | str:
     return "" if bound is None else bound
 
 
+def _scored_by(standing: Standing) -> tuple[str, int]:
+    match standing.scored_by:
+        case HeadStart(us=us):
+            return ("head start", us)
+        case FixedScore(score=score):
+            return ("fixed", score)
+
+
 def _claim(row: list[bytes]) -> Claim:
-    entry_id, class_name, rank, arrival, score, tokens, tenant, payload, victim_id = row
+    entry_id, class_name, rank, arrival, score, scored_by, lane, account, tokens, tenant, payload, victim_id = row
+    arrival_us, score_us = int(arrival), int(score)
     return Claim(
         entry=Entry(
             entry_id=entry_id.decode(),
             class_name=class_name.decode(),
             rank=int(rank),
-            head_start_us=int(arrival) - int(score),
+            standing=Standing(
+                scored_by=FixedScore(score=score_us) if scored_by == b"fixed" else HeadStart(us=arrival_us - score_us),
+                lane=lane.decode(),
+                account=account.decode(),
+            ),
             tokens=int(tokens),
             payload=payload,
             tenant=tenant.decode(),
         ),
-        arrival_us=int(arrival),
-        score=int(score),
+        arrival_us=arrival_us,
+        score=score_us,
         victim_id=victim_id.decode() or None,
     )

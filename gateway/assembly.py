@@ -15,6 +15,7 @@ from admission.limits import Limits
 from admission.presets import Preset
 from admission.queue import QueueBounds, StoreUnavailable
 from admission.scheduler import Scheduler
+from admission.standing import WaitingOrderName
 from gateway.clock import Clock, monotonic_us
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
@@ -48,7 +49,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssemblyOptions:
-    """What one gateway is told. ``max_slots`` and ``kv_blocks`` cap what a worker has (None: all of it)."""
+    """What one gateway is told. ``max_slots`` and ``kv_blocks`` cap what a worker has (None: all of it).
+
+    ``bounds`` and ``waiting_order`` are those of the queue, the same in all gateways of a cluster.
+    """
 
     gateway_id: str
     relay_address: str
@@ -56,6 +60,7 @@ class AssemblyOptions:
     preset: Preset
     bounds: QueueBounds
     classes: tuple[PriorityClass, ...] = DEFAULT_CLASSES
+    waiting_order: WaitingOrderName = WaitingOrderName.AGING
     secret: bytes = b""
     token_budget: int | None = 256
     prefill_chunk: int | None = 128
@@ -137,6 +142,7 @@ class Assembly:
                 estimates=estimates,
                 classes={cls.name: cls for cls in options.classes},
                 clock=clock,
+                waiting_order=options.waiting_order,
             )
         )
 

@@ -104,16 +104,15 @@ class Claimer:
 
 
 def _less(want: Want, claims: Sequence[Claim]) -> Want:
-    """What is left of ``want`` after ``claims`` met a part of it."""
+    """What is left of ``want`` after ``claims`` met a part of it. An exchange ends it, in the store as well."""
     if not claims:
         return want
+    if any(claim.victim_id is not None for claim in claims):
+        return NOTHING
     kv_tokens = want.kv_tokens
     if kv_tokens is not None:
         kv_tokens = max(0, kv_tokens - sum(claim.entry.tokens for claim in claims))
-    exchanged = any(claim.victim_id is not None for claim in claims)
-    return Want(
-        slots=max(0, want.slots - len(claims)), kv_tokens=kv_tokens, weakest=None if exchanged else want.weakest
-    )
+    return Want(slots=max(0, want.slots - len(claims)), kv_tokens=kv_tokens, weakest=want.weakest)
 
 
 def _differs(latest: Want, standing: Want) -> bool:
@@ -121,6 +120,6 @@ def _differs(latest: Want, standing: Want) -> bool:
         return True
     if latest.kv_tokens is None or standing.kv_tokens is None:
         return latest.kv_tokens is not standing.kv_tokens
-    if latest.slots == 0:
+    if latest.slots == 0 and latest.weakest is None:
         return False
     return latest.kv_tokens >= 2 * standing.kv_tokens or 2 * latest.kv_tokens <= standing.kv_tokens

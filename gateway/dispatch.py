@@ -18,7 +18,8 @@ from workers.wire import ModelCard, Sampling, TokenizerFiles
 class GenerationRequest:
     """One sequence to generate, tokenised and validated. ``max_tokens`` bounds the output, prompt not counted.
 
-    ``deadline_us`` is absolute, on the gateway's monotonic clock; whoever streams the answer keeps it.
+    ``deadline_us`` is absolute, on the gateway's monotonic clock; whoever streams the answer keeps it. ``tenant`` names
+    on whose account it is, empty for nobody's.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class GenerationRequest:
     max_tokens: int
     sampling: Sampling
     deadline_us: int | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from admission.classes import PriorityClass
 from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
+from admission.standing import WaitingOrderName, standing
 from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
 from gateway.deadlines import exceeded
@@ -47,6 +48,7 @@ class MachineryParts:
     estimates: Estimates
     classes: Mapping[str, PriorityClass]
     clock: Clock
+    waiting_order: WaitingOrderName
 
 
 class Machinery:
@@ -141,45 +143,58 @@ class Machinery:
             raise _store_unavailable()
         if not view.serves(request.model):
             raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.")
-        if request.deadline_us is not None and request.deadline_us <= self._parts.clock():
+        left_us = self._left_us(request)
+        if left_us is not None and left_us <= 0:
             raise exceeded()
+
+    def _left_us(self, request: GenerationRequest) -> int | None:
+        """Time until the request's deadline."""
+        return None if request.deadline_us is None else request.deadline_us - self._parts.clock()
 
     def _entry(self, request: GenerationRequest) -> Entry:
         """Ids are our own: what a client sends is never a key."""
         sequence_id = uuid.uuid4().hex
-        cls = self._parts.classes[request.class_name]
+        parts = self._parts
+        cls = parts.classes[request.class_name]
         job = Job(
             sequence_id=sequence_id,
-            origin=self._parts.relay.address,
+            origin=parts.relay.address,
             class_name=cls.name,
             rank=cls.rank,
             prompt_ids=request.prompt_ids,
             emitted_ids=(),
             max_tokens=request.max_tokens,
-            expected_tokens=self._parts.estimates.expected(request.model, cls.name, request.max_tokens),
+            expected_tokens=parts.estimates.expected(request.model, cls.name, request.max_tokens),
             sampling=request.sampling,
             deadline_us=None,
         )
+        tokens = len(request.prompt_ids) + job.expected_tokens
         return Entry(
             entry_id=sequence_id,
             class_name=cls.name,
             rank=cls.rank,
-            head_start_us=cls.head_start_us,
-            tokens=len(request.prompt_ids) + job.expected_tokens,
+            standing=standing(
+                parts.waiting_order,
+                cls=cls,
+                tenant=request.tenant,
+                tokens=tokens,
+                deadline_in_us=self._left_us(request),
+            ),
+            tokens=tokens,
             payload=encode(job),
+            tenant=request.tenant,
         )
 
     def _predict(self, request: GenerationRequest, rank: int) -> float | None:
         """How long the request will wait, if known. Raises ``Refused`` when that is beyond its deadline."""
         wait_s = self._parts.forecast.wait_s(request.model, rank)
-        if wait_s is not None and request.deadline_us is not None:
-            left_s = (request.deadline_us - self._parts.clock()) / 1_000_000
-            if wait_s > left_s:
-                raise Refused(
-                    Reason.DEADLINE_UNREACHABLE,
-                    f"The wait would be about {wait_s:.1f} s, longer than the deadline allows.",
-                    retry_after_s=retry_after_s(wait_s),
-                )
+        left_us = self._left_us(request)
+        if wait_s is not None and left_us is not None and wait_s * 1_000_000 > left_us:
+            raise Refused(
+                Reason.DEADLINE_UNREACHABLE,
+                f"The wait would be about {wait_s:.1f} s, longer than the deadline allows.",
+                retry_after_s=retry_after_s(wait_s),
+            )
         return wait_s
 
     def _full(self, result: OfferResult, model: str) -> Refused:

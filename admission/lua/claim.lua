@@ -1,17 +1,17 @@
 -- claim: give a driver the best entries that it has room for, or one in exchange for its weakest sequence; what it asked
 --   for and did not get stands as its want.
--- KEYS 11: those of admission/keys.py, in its order
--- ARGV: clock, driver, slots, KV room in tokens ('' for unlimited), then of the weakest sequence the id, rank and score
---   ('' for none), then the ids that the driver received since its last call
--- Result: rows of {id, class, rank, arrival, score, tokens, tenant, payload, victim's id or ''}: all that was given to the
---   driver and not yet received
+-- KEYS 15: those of admission/keys.py, in its order
+-- ARGV: clock, passes, driver, slots, KV room in tokens ('' for unlimited), then of the weakest sequence the id, rank and
+--   score ('' for none), then the ids that the driver received since its last call
+-- Result: rows of {id, class, rank, arrival, score, 'head start' or 'fixed', lane, account, tokens, tenant, payload,
+--   victim's id or ''}: all that was given to the driver and not yet received
 
-local driver = ARGV[2]
-local want = {slots = tonumber(ARGV[3]), kv_tokens = tonumber(ARGV[4]), expires = now_us() + WANT_LEASE_US}
-if ARGV[5] ~= '' then want.weakest = {id = ARGV[5], rank = tonumber(ARGV[6]), score = tonumber(ARGV[7])} end
+local driver = ARGV[3]
+local want = {slots = tonumber(ARGV[4]), kv_tokens = tonumber(ARGV[5]), expires = now_us() + WANT_LEASE_US}
+if ARGV[6] ~= '' then want.weakest = {id = ARGV[6], rank = tonumber(ARGV[7]), score = tonumber(ARGV[8])} end
 
 renew()
-hear(driver, 8)
+hear(driver, 9)
 redis.call('DEL', inbox_of(driver))
 
 -- What was given before and is still on its way takes its part of the room.
@@ -20,20 +20,10 @@ if #rows > 0 then want.weakest = nil end
 want.slots = math.max(0, want.slots - #rows)
 want.kv_tokens = want.kv_tokens and want.kv_tokens - tokens
 
-local best = best_for(driver)
-local victim = best and victim_for(best, driver, want)
-if victim then
-  detach(best)
-  give(best, driver, victim.id)
-  put_back(victim, driver)
-  want.weakest = nil
-end
-while best and has_room(want, best.tokens) do
-  detach(best)
-  give(best, driver)
-  want.slots = want.slots - 1
-  want.kv_tokens = want.kv_tokens and want.kv_tokens - best.tokens
-  best = best_for(driver)
+local choice = choose(driver, want)
+while choice do
+  give(choice, driver, want)
+  choice = choose(driver, want)
 end
 
 set_want(driver, want)

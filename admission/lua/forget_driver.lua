@@ -1,18 +1,18 @@
--- forget_driver: the driver is gone. What it never received and what it had paused goes to the shared line, past the bounds
+-- forget_driver: the driver is gone. What it never received and what it had paused goes to the shared lines, past the bounds
 --   if need be; what it had received is dropped without a mark, so that its origin may offer it again.
--- KEYS 11: those of admission/keys.py, in its order
--- ARGV: clock, driver, the beat at which it fell silent ('' to forget it in any case), then the ids that the driver
+-- KEYS 15: those of admission/keys.py, in its order
+-- ARGV: clock, passes, driver, the beat at which it fell silent ('' to forget it in any case), then the ids that the driver
 --   received since its last call
 -- Result: 'forgotten', or 'alive' when it has been heard of since
 
-local driver = ARGV[2]
-if ARGV[3] ~= '' and redis.call('HGET', BEATS, driver) ~= ARGV[3] then return 'alive' end
+local driver = ARGV[3]
+if ARGV[4] ~= '' and redis.call('HGET', BEATS, driver) ~= ARGV[4] then return 'alive' end
 
 renew()
-hear(driver, 4)
+hear(driver, 5)
 for _, id in ipairs(redis.call('SMEMBERS', held_by(driver))) do drop(load_entry(id)) end
 for _, id in ipairs(redis.call('ZRANGE', handed_by(driver), 0, -1)) do put_back(load_entry(id)) end
-for _, name in ipairs(redis.call('ZRANGE', paused_by(driver), 0, -1)) do put_back(load_entry(string.sub(name, 18))) end
+for _, name in ipairs(redis.call('ZRANGE', paused_by(driver), 0, -1)) do put_back(load_entry(id_in_line(name))) end
 redis.call('HDEL', WANTS, driver)
 redis.call('HDEL', BEATS, driver)
 redis.call('DEL', inbox_of(driver))

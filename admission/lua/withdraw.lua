@@ -1,10 +1,10 @@
 -- withdraw: nobody wants this entry any more. One that a driver has is only marked: it never goes back into a line.
--- KEYS 11: those of admission/keys.py, in its order
--- ARGV: clock, id
+-- KEYS 15: those of admission/keys.py, in its order
+-- ARGV: clock, passes, id
 -- Result: {'withdrawn' or 'claimed' or 'unknown', the driver that holds the sequence or ''}. An unknown id is remembered
 --   for a while, so that an offer which was on its way finds that it came too late.
 
-local id = ARGV[2]
+local id = ARGV[3]
 
 renew()
 local entry = load_entry(id)
@@ -14,7 +14,7 @@ if not entry then
   return {mark and string.match(mark, ':withdrawn$') and 'withdrawn' or 'unknown', ''}
 end
 local driver = entry.driver or ''
-if entry.place == 'waiting' or entry.place == 'paused' then
+if is_in_line(entry) then
   finish(entry, 'withdrawn')
   wake_claimants()
   return {'withdrawn', driver}

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pytest
@@ -20,26 +21,56 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from admission.classes import SECOND_US
+from admission.classes import SECOND_US, PriorityClass
 from admission.events import Weakest
 from admission.keys import WANT_LEASE_US, QueueKeys
 from admission.memory_queue import MemoryQueue
 from admission.queue import Asked, Claim, Entry, QueueBounds
 from admission.redis_client import connect
 from admission.redis_queue import RedisQueue
+from admission.standing import WaitingOrderName, standing
 from gateway.redis_server import RedisServer
 
 T = TypeVar("T")
 
 DRIVERS = ("g0/unix:/w0", "g1/tcp:127.0.0.1:7000")
-CLASSES = (("interactive", 0, 3 * SECOND_US), ("standard", 1, SECOND_US), ("batch", 2, 0))
+CLASSES = tuple(
+    PriorityClass(name=name, rank=rank, head_start_us=head_start_us, service_tier="")
+    for rank, (name, head_start_us) in enumerate(
+        (("interactive", 3 * SECOND_US), ("standard", SECOND_US), ("batch", 0))
+    )
+)
+TENANTS = ("", "a", "b", "größe: 3")
 WALL_US = 1_800_000_000 * SECOND_US  # as large as real times are, so that rounding would show
+ORDERS = tuple(WaitingOrderName)
 NUM_ACTS = 250  # of one long day
 NUM_LONG_PAUSES = 15  # the marks of ended entries outlive them all
 
 drivers = st.sampled_from(DRIVERS)
 backwards = st.integers(0, 7)  # which of the last ones
+rooms = st.none() | st.integers(0, 10)
 models = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offering:
+    """What one offer is made of."""
+
+    cls: PriorityClass
+    tenant: str
+    tokens: int
+    num_bytes: int
+    deadline_in_us: int | None
+
+
+offerings = st.builds(
+    Offering,
+    cls=st.sampled_from(CLASSES),
+    tenant=st.sampled_from(TENANTS),
+    tokens=st.integers(1, 5),
+    num_bytes=st.integers(0, 3),
+    deadline_in_us=st.none() | st.integers(0, 3 * SECOND_US),
+)
 
 
 class Stores(RuleBasedStateMachine):
@@ -59,9 +90,21 @@ class Stores(RuleBasedStateMachine):
         max_requests=st.sampled_from((6, 4, 2, 1, 0)),
         max_tokens=st.none() | st.integers(8, 20),
         max_bytes=st.none() | st.integers(4, 12),
+        max_passes=st.integers(0, 3),
+        order=st.sampled_from(WaitingOrderName),
     )
-    def open_queues(self, max_requests: int, max_tokens: int | None, max_bytes: int | None) -> None:
-        bounds = QueueBounds(max_requests=max_requests, max_tokens=max_tokens, max_bytes=max_bytes)
+    def open_queues(
+        self,
+        max_requests: int,
+        max_tokens: int | None,
+        max_bytes: int | None,
+        max_passes: int,
+        order: WaitingOrderName,
+    ) -> None:
+        bounds = QueueBounds(
+            max_requests=max_requests, max_tokens=max_tokens, max_bytes=max_bytes, max_passes=max_passes
+        )
+        self.order = order
         self.memory = MemoryQueue(bounds)
         self.redis = RedisQueue(self.client, model=self.model, bounds=bounds, clock_us=lambda: self.now_us)
 
@@ -82,21 +125,23 @@ class Stores(RuleBasedStateMachine):
         self.long_pauses += 1
         self.now_us += WANT_LEASE_US
 
-    @rule(
-        wanted=st.lists(
-            st.tuples(st.sampled_from(CLASSES), st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=4
-        )
-    )
-    def offer(self, wanted: list[tuple[tuple[str, int, int], int, int]]) -> None:
-        for (name, rank, head_start_us), tokens, size in wanted:
+    @rule(wanted=st.lists(offerings, min_size=1, max_size=4))
+    def offer(self, wanted: list[Offering]) -> None:
+        for one in wanted:
             entry = Entry(
                 entry_id=f"e{len(self.entries)}",
-                class_name=name,
-                rank=rank,
-                head_start_us=head_start_us,
-                tokens=tokens,
-                payload=bytes(range(size)),
-                tenant=f"tenant {tokens}",
+                class_name=one.cls.name,
+                rank=one.cls.rank,
+                standing=standing(
+                    self.order,
+                    cls=one.cls,
+                    tenant=one.tenant,
+                    tokens=one.tokens,
+                    deadline_in_us=one.deadline_in_us,
+                ),
+                tokens=one.tokens,
+                payload=bytes(range(one.num_bytes)),
+                tenant=one.tenant,
             )
             self.entries.append(entry)
             self.offer_to_both(entry)
@@ -109,16 +154,16 @@ class Stores(RuleBasedStateMachine):
     def offer_to_both(self, entry: Entry) -> None:
         self.both(self.memory.offer(entry, self.now_us), lambda: self.redis.offer(entry))
 
-    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=st.none() | st.integers(0, 10))
+    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=rooms)
     def claim(self, driver: str, slots: int, kv_tokens: int | None) -> None:
         self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens))
 
     @precondition(lambda self: any(self.has.values()))
-    @rule(back=backwards, kv_tokens=st.none() | st.integers(0, 4))
-    def claim_in_exchange(self, back: int, kv_tokens: int | None) -> None:
+    @rule(back=backwards, slots=st.integers(0, 2), kv_tokens=rooms)
+    def claim_in_exchange(self, back: int, slots: int, kv_tokens: int | None) -> None:
         driver, held = self.some_held(back)
         weakest = Weakest(sequence_id=held.entry.entry_id, rank=held.entry.rank, score=held.score)
-        self.claim_from_both(driver, Asked(slots=0, kv_tokens=kv_tokens, weakest=weakest))
+        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, weakest=weakest))
 
     @rule(driver=drivers)
     def next_handed(self, driver: str) -> None:
@@ -238,15 +283,19 @@ def test_memory_and_redis_answer_alike(redis_server: RedisServer) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(18))
 def test_memory_and_redis_answer_alike_on_a_long_day(redis_server: RedisServer, seed: int) -> None:
     """Full queues, hand-overs and exchanges in long succession: states that short sequences of acts hardly reach."""
     choose = random.Random(seed)
     stores = Stores(redis_server)
     stores.open_queues(
-        max_requests=choose.randint(3, 8), max_tokens=choose.choice((None, 20)), max_bytes=choose.choice((None, 14))
+        max_requests=choose.randint(3, 8),
+        max_tokens=choose.choice((None, 20)),
+        max_bytes=choose.choice((None, 14)),
+        max_passes=choose.randint(0, 3),
+        order=ORDERS[seed % len(ORDERS)],
     )
-    weights = QUIET_DAY if seed % 2 else BUSY_DAY
+    weights = QUIET_DAY if seed % 4 > 1 else BUSY_DAY
     try:
         for act in choose.choices(list(weights), list(weights.values()), k=NUM_ACTS):
             perform(act, stores, choose)
@@ -273,6 +322,16 @@ BUSY_DAY = {
 QUIET_DAY = BUSY_DAY | {"offer": 20, "claim": 30, "claim in exchange": 5, "settle": 20, "give back": 1}
 
 
+def some_offering(choose: random.Random) -> Offering:
+    return Offering(
+        cls=choose.choice(CLASSES),
+        tenant=choose.choice(TENANTS),
+        tokens=choose.randint(1, 5),
+        num_bytes=choose.randint(0, 3),
+        deadline_in_us=choose.choice((None, SECOND_US, 2 * SECOND_US)),
+    )
+
+
 def perform(act: str, stores: Stores, choose: random.Random) -> None:
     """One act with arguments by chance; time passes instead where there is nothing to act on."""
     driver, back = choose.choice(DRIVERS), choose.randrange(8)
@@ -280,11 +339,14 @@ def perform(act: str, stores: Stores, choose: random.Random) -> None:
     possible: dict[str, tuple[bool, Callable[[], None]]] = {
         "offer": (
             True,
-            lambda: stores.offer([(choose.choice(CLASSES), choose.randint(1, 5), choose.randint(0, 3))]),
+            lambda: stores.offer([some_offering(choose)]),
         ),
         "offer again": (offered, lambda: stores.offer_again(back)),
         "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))),
-        "claim in exchange": (held, lambda: stores.claim_in_exchange(back, choose.choice((None, 0, 2)))),
+        "claim in exchange": (
+            held,
+            lambda: stores.claim_in_exchange(back, choose.choice((0, 0, 1)), choose.choice((None, 0, 2))),
+        ),
         "next handed": (True, lambda: stores.next_handed(driver)),
         "withdraw": (offered, lambda: stores.withdraw(back)),
         "settle": (held, lambda: stores.settle(back)),

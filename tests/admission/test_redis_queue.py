@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from admission.queue import (
 from admission.redis_client import connect
 from admission.redis_queue import RedisQueue
 from admission.scripts import QueueScripts
+from admission.standing import TEN_YEARS_US, FixedScore, HeadStart, Standing
 from gateway.redis_server import RedisServer
 from tests.admission.redis_proxy import RedisProxy
 from tests.support import wait_until
@@ -51,7 +53,7 @@ def entry(entry_id: str, of: PriorityClass = BATCH, tokens: int = 10) -> Entry:
         entry_id=entry_id,
         class_name=of.name,
         rank=of.rank,
-        head_start_us=of.head_start_us,
+        standing=Standing(scored_by=HeadStart(us=of.head_start_us), lane=of.name),
         tokens=tokens,
         payload=f"payload of {entry_id}".encode(),
     )
@@ -70,11 +72,10 @@ async def open_queue() -> AsyncIterator[Opener]:
     """Queues as separate gateways have them: each with its own client."""
     async with AsyncExitStack() as stack:
 
-        def opened(url: str, *, max_requests: int = BOUND, driver_lease_s: float = 10.0) -> RedisQueue:
+        def opened(url: str, *, max_passes: int = 4, driver_lease_s: float = 10.0) -> RedisQueue:
             client = connect(url)
-            queue = RedisQueue(
-                client, model="m", bounds=QueueBounds(max_requests=max_requests), driver_lease_s=driver_lease_s
-            )
+            bounds = QueueBounds(max_requests=BOUND, max_passes=max_passes)
+            queue = RedisQueue(client, model="m", bounds=bounds, driver_lease_s=driver_lease_s)
             stack.push_async_callback(client.aclose)
             stack.push_async_callback(queue.aclose)
             return queue
@@ -115,15 +116,24 @@ async def test_claims_of_many_drivers_share_the_queue_out_without_loss(queue: Re
     assert await queue.stats() == NOTHING_WAITS
 
 
-async def test_a_claim_carries_everything_that_was_offered(queue: RedisQueue) -> None:
+@pytest.mark.parametrize("scored_by", [HeadStart(us=7), HeadStart(us=-TEN_YEARS_US), FixedScore(score=-3)])
+async def test_a_claim_carries_everything_that_was_offered(
+    queue: RedisQueue, scored_by: HeadStart | FixedScore
+) -> None:
     """The driver has nothing else to build the sequence from."""
     offered = Entry(
-        entry_id="e", class_name="batch", rank=2, head_start_us=7, tokens=10, payload=bytes(range(256)), tenant="größe"
+        entry_id="e",
+        class_name="batch",
+        rank=2,
+        standing=Standing(scored_by=scored_by, lane="l:0", account="größe"),
+        tokens=10,
+        payload=bytes(range(256)),
+        tenant="größe",
     )
     await queue.offer(offered)
     (claim,) = await queue.claim(DRIVER, Asked(slots=1))
     assert claim.entry == offered
-    assert claim.score == claim.arrival_us - 7
+    assert claim.score == offered.standing.score(claim.arrival_us)
 
 
 async def test_an_offer_that_meets_a_standing_want_wakes_its_driver_and_never_waits(queue: RedisQueue) -> None:
@@ -162,8 +172,12 @@ async def test_what_still_travels_to_a_driver_forbids_an_exchange(queue: RedisQu
     assert (handed.entry.entry_id, handed.victim_id) == ("handed", None)
 
 
-async def test_a_withdrawal_that_frees_the_head_wakes_who_has_room_for_the_next(queue: RedisQueue) -> None:
-    """Nothing else would: no offer and no claim is due."""
+@pytest.mark.usefixtures("redis_client")
+async def test_a_withdrawal_that_frees_the_head_wakes_who_has_room_for_the_next(
+    redis_server: RedisServer, open_queue: Opener
+) -> None:
+    """Nothing else would, where nothing may be passed over: no offer and no claim is due."""
+    queue = open_queue(redis_server.url, max_passes=0)
     await queue.offer(entry("large", tokens=100))
     await queue.offer(entry("small", tokens=10))
     assert await queue.claim(DRIVER, Asked(slots=1, kv_tokens=50)) == ()
@@ -238,8 +252,31 @@ async def test_settling_leaves_only_short_lived_marks(redis_client: redis.asynci
     await queue.settle(DRIVER, ids(await queue.claim(DRIVER, Asked(slots=5))))
     await queue.claim(DRIVER, Asked(slots=0))
     left = sorted(key.decode().removeprefix("sg:{m}:") for key in await redis_client.keys())
-    assert left == ["beats", *(f"mark:e{number}" for number in range(5)), "totals"]
+    assert left == ["beats", "lanes", *(f"mark:e{number}" for number in range(5)), "totals"]
     assert 0 < await redis_client.ttl("sg:{m}:mark:e0") <= 120
+
+
+async def test_negative_scores_are_kept_in_order(queue: RedisQueue) -> None:
+    """Lines are sorted by name, where a sign would turn the order round."""
+    for score in (5, -3, 0, -20, 18):
+        standing = Standing(scored_by=FixedScore(score=score), lane="batch")
+        await queue.offer(replace(entry(f"at {score}"), standing=standing))
+    assert ids(await queue.claim(DRIVER, Asked(slots=5))) == ["at -20", "at -3", "at 0", "at 5", "at 18"]
+
+
+async def test_what_tenants_were_given_is_forgotten_once_it_makes_no_difference(
+    redis_client: redis.asyncio.Redis, queue: RedisQueue
+) -> None:
+    """Tenants come and go by the thousand; their counters must not pile up in Redis."""
+    left = []
+    for number in range(40):
+        for tenant in (f"a{number}", f"b{number}", f"c{number}"):
+            standing = Standing(scored_by=HeadStart(us=0), lane="batch", account=tenant)
+            await queue.offer(replace(entry(tenant), standing=standing))
+        await queue.settle(DRIVER, ids(await queue.claim(DRIVER, Asked(slots=3))))
+        left.append(await redis_client.zcard("sg:{m}:idle:batch"))
+    assert max(left) <= 6
+    assert await redis_client.exists("sg:{m}:turns:batch", "sg:{m}:lines", "sg:{m}:waiting") == 0
 
 
 # --- lost replies -----------------------------------------------------------------------------------------------------
@@ -374,6 +411,35 @@ async def test_a_redis_without_memory_refuses_offers_and_lets_go_of_the_rest(
     await client.aclose()
 
 
+async def test_a_redis_without_memory_still_passes_over_and_exchanges(
+    own_redis: RedisServer, open_queue: Opener
+) -> None:
+    """Each changes several entries at once; half done, an entry would lie in two places or in none."""
+    queue = open_queue(own_redis.url, max_passes=1)
+    await queue.offer(entry("low", tokens=50))
+    (low,) = await queue.claim(DRIVER, Asked(slots=1))
+    for name, of, tokens in (("large", INTERACTIVE, 100), ("small", INTERACTIVE, 10), ("last", BATCH, 10)):
+        await queue.offer(entry(name, of, tokens))
+    client = connect(own_redis.url)
+    await client.config_set("maxmemory", 1)
+    assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=2, kv_tokens=20))) == ["small"]
+    (large,) = await queue.claim(DRIVER, Asked(slots=1, kv_tokens=50, weakest=weakest(low)))
+    assert (large.entry.entry_id, large.victim_id) == ("large", "low")
+    assert await queue.stats() == QueueStats(requests=2, tokens=60, by_class=(("batch", 2),))
+    await client.aclose()
+
+
+async def test_a_full_queue_says_so_also_without_memory(own_redis: RedisServer, open_queue: Opener) -> None:
+    """A refusal writes nothing, so nothing can be refused to it."""
+    queue = open_queue(own_redis.url)
+    for number in range(BOUND):
+        await queue.offer(entry(f"e{number}"))
+    client = connect(own_redis.url)
+    await client.config_set("maxmemory", 1)
+    assert (await queue.offer(entry("new"))).outcome is Offered.QUEUE_FULL
+    await client.aclose()
+
+
 # --- drivers that die -------------------------------------------------------------------------------------------------
 
 
@@ -408,7 +474,9 @@ async def test_a_driver_that_speaks_in_the_last_moment_is_not_forgotten(
     beat = await redis_client.hget(keys.beats, DRIVER)
     assert beat is not None
     await queue.claim(DRIVER, Asked(slots=1))
-    assert not await QueueScripts(redis_client, keys=keys).forget_silent_driver(DRIVER, beat.decode())
+    assert not await QueueScripts(redis_client, keys=keys, bounds=QueueBounds(max_requests=BOUND)).forget_silent_driver(
+        DRIVER, beat.decode()
+    )
     assert (await queue.withdraw("e")).outcome is Withdrawn.CLAIMED
 
 

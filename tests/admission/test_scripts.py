@@ -8,6 +8,7 @@ import pytest
 import redis.asyncio
 
 from admission.keys import QueueKeys
+from admission.queue import QueueBounds
 from admission.scripts import QueueScripts, ScriptError, load_script
 
 
@@ -27,19 +28,19 @@ def test_every_script_file_declares_its_keys() -> None:
 
 def test_a_wrong_key_count_is_refused() -> None:
     """It would read one key as another."""
-    with pytest.raises(ScriptError, match=r"offer.lua declares 11 keys, 3 are passed"):
+    with pytest.raises(ScriptError, match=r"offer.lua declares 15 keys, 3 are passed"):
         load_script("offer", num_keys=3)
 
 
 def test_a_file_without_a_header_is_refused() -> None:
     """The shared part is no act of its own."""
     with pytest.raises(ScriptError, match="does not open with its name"):
-        load_script("_common", num_keys=11)
+        load_script("_entries", num_keys=15)
 
 
 async def test_a_redis_that_lost_its_scripts_is_given_them_again(redis_client: redis.asyncio.Redis) -> None:
     """A restarted Redis knows no digest, and the first call must not fail for it."""
-    scripts = QueueScripts(redis_client, keys=QueueKeys.of("m"))
+    scripts = QueueScripts(redis_client, keys=QueueKeys.of("m"), bounds=QueueBounds(max_requests=1))
     await scripts.withdraw("a")
     await redis_client.script_flush()
     await scripts.withdraw("a")

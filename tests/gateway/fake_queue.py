@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from admission.queue import Asked, Claim, Entry, StoreUnavailable, Withdrawal, Withdrawn
+from admission.standing import HeadStart, Standing
 
 
 class FakeQueue:
@@ -54,5 +55,6 @@ class FakeQueue:
 
 
 def claim_of(entry_id: str, *, tokens: int = 10, victim_id: str | None = None) -> Claim:
-    entry = Entry(entry_id=entry_id, class_name="standard", rank=1, head_start_us=0, tokens=tokens, payload=b"")
+    standing = Standing(scored_by=HeadStart(us=0), lane="standard")
+    entry = Entry(entry_id=entry_id, class_name="standard", rank=1, standing=standing, tokens=tokens, payload=b"")
     return Claim(entry=entry, arrival_us=0, score=0, victim_id=victim_id)

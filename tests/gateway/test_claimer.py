@@ -92,6 +92,27 @@ async def test_a_wake_up_claims_again() -> None:
         assert setup.taken == ["better"]
 
 
+async def test_after_an_exchange_the_want_is_told_anew() -> None:
+    """The exchange ended it in the store; taken for standing still, it would never be met."""
+    async with running() as setup:
+        weakest = Weakest(sequence_id="w", rank=2, score=5)
+        setup.queue.to_claim.append((claim_of("better", victim_id="w"),))
+        setup.claimer.want(Want(slots=3, kv_tokens=100, weakest=weakest))
+        await setup.asked(1)
+        setup.claimer.want(Want(slots=3, kv_tokens=100))
+        assert (await setup.asked(2))[1] == Asked(slots=3, kv_tokens=100)
+
+
+async def test_more_memory_is_news_also_to_a_driver_without_slots_that_would_exchange() -> None:
+    """A better entry may fit now in the weakest one's place."""
+    async with running() as setup:
+        weakest = Weakest(sequence_id="w", rank=2, score=5)
+        setup.claimer.want(Want(slots=0, kv_tokens=100, weakest=weakest))
+        await setup.asked(1)
+        setup.claimer.want(Want(slots=0, kv_tokens=300, weakest=weakest))
+        assert (await setup.asked(2))[1].kv_tokens == 300
+
+
 async def test_after_the_store_was_away_the_want_is_told_again() -> None:
     """Redis may have come back empty."""
     async with running() as setup:

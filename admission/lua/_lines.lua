@@ -1,0 +1,97 @@
+-- Lines: joining and leaving them, and the order in which a claim looks at them.
+
+local function add(field, number)
+  redis.call('HINCRBY', TOTALS, field, number + 0) -- Lua's zero may be negative, and Redis takes no '-0'
+end
+
+local function count(entry, sign)
+  add('requests', sign)
+  add('tokens', sign * entry.tokens)
+  add('bytes', sign * entry.bytes)
+  add('class:' .. entry.class, sign)
+end
+
+-- Equal scores go by arrival number: Redis orders them by name, so the name begins with it.
+local function name_in_line(entry) return digits(entry.number) .. ':' .. entry.id end
+
+local function id_in_line(name) return string.sub(name, 18) end -- after sixteen digits and a colon
+
+-- Into its lane, or the line of the driver to which a paused sequence stays pinned.
+local function join(entry, driver)
+  local line = driver and paused_by(driver) or WAITING
+  entry.place, entry.driver, entry.victim = driver and 'paused' or 'waiting', driver, nil
+  redis.call('ZADD', line, integer(entry.score), name_in_line(entry))
+  keep(line)
+  if not driver then join_lane(entry) end
+  count(entry, 1)
+  save(entry)
+end
+
+-- Out of wherever it lies.
+local function detach(entry)
+  if entry.place == 'handed' then
+    redis.call('ZREM', handed_by(entry.driver), entry.id)
+  elseif entry.place == 'held' then
+    redis.call('SREM', held_by(entry.driver), entry.id)
+  elseif entry.place == 'paused' then
+    redis.call('ZREM', paused_by(entry.driver), name_in_line(entry))
+    count(entry, -1)
+  else
+    redis.call('ZREM', WAITING, name_in_line(entry))
+    leave_lane(entry)
+    count(entry, -1)
+  end
+end
+
+local function drop(entry)
+  detach(entry)
+  redis.call('HDEL', ENTRIES, entry.id)
+  redis.call('HDEL', PAYLOADS, entry.id)
+end
+
+-- Drop it, and remember for a while how it answered. `ending` is 'settled' or 'withdrawn'.
+local function finish(entry, ending)
+  drop(entry)
+  redis.call('SET', mark_of(entry.id), entry.answer .. ':' .. ending, 'PX', MARK_TTL_MS)
+end
+
+-- From a driver back into a line, unless nobody wants it any more.
+local function put_back(entry, driver)
+  if entry.cancelled then return finish(entry, 'withdrawn') end
+  detach(entry)
+  join(entry, driver)
+end
+
+local function walk_paused(driver)
+  local index = -1
+  return function()
+    index = index + 1
+    local name = redis.call('ZRANGE', paused_by(driver), index, index)[1]
+    return name and load_entry(id_in_line(name)) or nil
+  end
+end
+
+local function goes_before(entry, other)
+  if entry.score ~= other.score then return entry.score < other.score end
+  return entry.number < other.number
+end
+
+-- What a claim of this driver looks at, one entry a call. Of what comes next in each lane, and in the driver's own line,
+-- the best score goes first: its own score, so that an old entry of an account that must wait does not lend its age to
+-- others.
+local function walk_for(driver)
+  local walks = {walk_paused(driver)}
+  for _, lane in ipairs(redis.call('HKEYS', LANES)) do walks[#walks + 1] = walk_lane(lane) end
+  local fronts = {}
+  for index, walk in ipairs(walks) do fronts[index] = walk() or false end
+  return function()
+    local best
+    for index, front in ipairs(fronts) do
+      if front and (not best or goes_before(front, fronts[best])) then best = index end
+    end
+    if not best then return nil end
+    local entry = fronts[best]
+    fronts[best] = walks[best]() or false
+    return entry
+  end
+end

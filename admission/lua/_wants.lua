@@ -1,0 +1,80 @@
+-- Wants: what a driver asked for, and what it is given next.
+
+local function has_room(want, tokens)
+  return want.slots > 0 and (not want.kv_tokens or tokens <= want.kv_tokens)
+end
+
+-- A slot and room for `tokens` are taken.
+local function take_room(want, tokens)
+  want.slots = math.max(0, want.slots - 1)
+  want.kv_tokens = want.kv_tokens and want.kv_tokens - tokens
+end
+
+-- The sequence that `newcomer`, which has no room, may displace: of a worse class and of a worse score, held by the driver
+-- and still wanted, and returning enough.
+local function victim_for(newcomer, driver, want)
+  local weakest = want.weakest
+  if not weakest or newcomer.rank >= weakest.rank or newcomer.score >= weakest.score then return nil end
+  local victim = load_entry(weakest.id)
+  if not victim or victim.place ~= 'held' or victim.driver ~= driver or victim.cancelled then return nil end
+  if want.kv_tokens and newcomer.tokens > want.kv_tokens + victim.tokens then return nil end
+  return victim
+end
+
+-- What a claim of the driver would be given next: {entry, the entries passed over, the victim of an exchange}; nil for
+-- nothing.
+local function choose(driver, want)
+  if want.slots == 0 and not want.weakest then return nil end
+  local walk, passed = walk_for(driver), {}
+  for _ = 1, LOOK_AHEAD do
+    local entry = walk()
+    if not entry then return nil end
+    if has_room(want, entry.tokens) then return {entry = entry, passed = passed} end
+    local victim = #passed == 0 and victim_for(entry, driver, want)
+    if victim then return {entry = entry, passed = passed, victim = victim} end
+    if want.slots == 0 or entry.passes >= MAX_PASSES then return nil end
+    passed[#passed + 1] = entry
+  end
+  return nil
+end
+
+-- Give the driver what was chosen for it. A victim goes into its line.
+local function give(choice, driver, want)
+  for _, passed in ipairs(choice.passed) do
+    passed.passes = passed.passes + 1
+    save(passed)
+  end
+  local entry, victim = choice.entry, choice.victim
+  if not entry.charged then charge(entry) end
+  detach(entry)
+  entry.place, entry.driver, entry.victim, entry.passes = 'handed', driver, victim and victim.id or nil, 0
+  redis.call('ZADD', handed_by(driver), next_number(), entry.id)
+  keep(handed_by(driver))
+  save(entry)
+  take_room(want, entry.tokens)
+  if victim then
+    put_back(victim, driver)
+    want.slots, want.weakest = 0, nil -- what room is left, the driver must say
+  end
+end
+
+local function want_of(driver)
+  local packed = redis.call('HGET', WANTS, driver)
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
+local function set_want(driver, want)
+  if want.slots > 0 or want.weakest then
+    redis.call('HSET', WANTS, driver, cmsgpack.pack(want))
+    keep(WANTS)
+  else
+    redis.call('HDEL', WANTS, driver)
+  end
+end
+
+-- Wake every driver whose claim would now give it something: the lines have changed.
+local function wake_claimants()
+  for _, driver in ipairs(redis.call('HKEYS', WANTS)) do
+    if choose(driver, want_of(driver)) then wake(driver) end
+  end
+end

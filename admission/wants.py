@@ -1,0 +1,67 @@
+"""What drivers want of the queue in memory, and which entry comes next for a want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from admission.events import Weakest
+from admission.items import Item
+from admission.queue import LOOK_AHEAD
+
+
+@dataclass(slots=True, kw_only=True)
+class StandingWant:
+    """What a driver asked for and did not get yet. Offers meet it until ``expires_us``."""
+
+    slots: int
+    kv_tokens: int | None
+    weakest: Weakest | None
+    expires_us: int
+
+    def has_room(self, tokens: int) -> bool:
+        return self.slots > 0 and (self.kv_tokens is None or tokens <= self.kv_tokens)
+
+    def take(self, tokens: int) -> None:
+        self.slots = max(0, self.slots - 1)
+        if self.kv_tokens is not None:
+            self.kv_tokens -= tokens
+
+    def end(self) -> None:
+        """Nothing more is wanted until the driver says so."""
+        self.slots, self.weakest = 0, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """``item`` comes next. ``passed`` do not fit and are passed over; ``victim`` gives its place."""
+
+    item: Item
+    passed: tuple[Item, ...] = ()
+    victim: Item | None = None
+
+
+def choose(in_order: Iterable[Item], want: StandingWant, *, victim: Item | None, max_passes: int) -> Choice | None:
+    """The first entry that has room, or the very first in exchange for ``victim``; None when nothing may be given.
+
+    The look ends at an entry that does not fit and has been passed ``max_passes`` times.
+    """
+    passed: list[Item] = []
+    for item in islice(in_order, LOOK_AHEAD):
+        if want.has_room(item.entry.tokens):
+            return Choice(item=item, passed=tuple(passed))
+        if victim is not None and not passed and _displaces(item, victim, want):
+            return Choice(item=item, victim=victim)
+        if want.slots == 0 or item.passes >= max_passes:
+            return None
+        passed.append(item)
+    return None
+
+
+def _displaces(newcomer: Item, victim: Item, want: StandingWant) -> bool:
+    """It is better by class and by score, and with what the victim returns there is memory enough."""
+    weakest = want.weakest
+    if weakest is None or newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
+        return False
+    return want.kv_tokens is None or newcomer.entry.tokens <= want.kv_tokens + victim.entry.tokens
