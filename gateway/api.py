@@ -1,4 +1,4 @@
-"""What every handler is given: the machinery, the metrics, the bounds, the tokenizers."""
+"""What every handler is given: the machinery, the metrics, the bounds, the classes, the tokenizers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.class_table import ClassTable
 from gateway.dispatch import Dispatcher
 from gateway.errors import Reason, Refused
 from gateway.http_settings import HttpSettings
@@ -23,6 +24,7 @@ class Api:
     metrics: Metrics
     settings: HttpSettings
     tokenizers: TokenizerPool
+    classes: ClassTable
     started_at: int
 
     def model(self, name: str) -> ModelCard:

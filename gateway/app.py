@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from gateway.api import API, Api
+from gateway.class_table import ClassTable
 from gateway.connection import GatewayRunner
 from gateway.dispatch import Dispatcher
 from gateway.errors import Refused
@@ -24,7 +25,9 @@ __all__ = ["HttpSettings", "build_app", "make_runner"]
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-def build_app(*, dispatcher: Dispatcher, metrics: Metrics, settings: HttpSettings) -> web.Application:
+def build_app(
+    *, dispatcher: Dispatcher, metrics: Metrics, settings: HttpSettings, classes: ClassTable
+) -> web.Application:
     """The application over this machinery. It owns the tokenizing threads and ends them at its clean-up."""
     # Bodies are bounded where they are read, not by aiohttp, which counts only what its own readers read.
     app = web.Application(middlewares=[_answer_errors])
@@ -34,6 +37,7 @@ def build_app(*, dispatcher: Dispatcher, metrics: Metrics, settings: HttpSetting
         metrics=metrics,
         settings=settings,
         tokenizers=tokenizers,
+        classes=classes,
         started_at=int(time.time()),
     )
 

@@ -31,6 +31,8 @@ _DECISIONS = (
     "prefill_chunk",
     "preferred_sizes",
     "max_queue_delay_ms",
+    "waiting_order",
+    "classes",
     "queue_requests",
     "queue_tokens",
     "drain_s",

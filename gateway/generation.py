@@ -17,6 +17,9 @@ import orjson
 from aiohttp import web
 
 from gateway.api import API, Api
+from gateway.class_table import CLASS_CHOICE_HEADER
+from gateway.clock import monotonic_us
+from gateway.deadlines import DEADLINE_HEADER, Deadline, header_deadline_ms
 from gateway.dispatch import GenerationRequest, Tokens, TokenStream
 from gateway.errors import Reason, Refused
 from gateway.http_errors import error_body, error_response, internal_error
@@ -89,16 +92,21 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
     """Handle a request to ``endpoint``."""
     api = request.app[API]
     ids = ids_of(request)
+    deadline = Deadline(monotonic_us)
     record = RequestRecord(api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client)
     try:
-        started = await _start(api, request, endpoint, record)
+        async with deadline.held():
+            started = await _start(api, request, endpoint, record, deadline)
+        record.is_queued = True
         try:
             if started.body.stream:
                 return await _answer_stream(started, request, api)
             return await _answer_whole(started)
         finally:
-            complete = started.output.finish is not None
-            started.stream.cancel("the answer is complete" if complete else "the answer was given up")
+            if started.output.finish is not None:
+                started.stream.complete()
+            else:
+                started.stream.cancel("the answer was given up")
     except Refused as refused:
         record.end(refused.reason, status=refused.answer.status)
         return _error(refused, record)
@@ -111,13 +119,21 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
         return _error(internal_error(), record)
 
 
-async def _start(api: Api, request: web.Request, endpoint: Endpoint[Body], record: RequestRecord) -> _Started[Body]:
+async def _start(
+    api: Api, request: web.Request, endpoint: Endpoint[Body], record: RequestRecord, deadline: Deadline
+) -> _Started[Body]:
     """Check the request, tokenise it, and put it into the queue."""
     settings = api.settings
+    deadline.within_ms(header_deadline_ms(request.headers.getall(DEADLINE_HEADER, ())))
     fields = await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
     body = endpoint.parse(fields)
     body.check()
-    record.class_name = body.priority_class.name
+    cls = api.classes.choose(
+        names=request.headers.getall(CLASS_CHOICE_HEADER, ()), priority=body.priority, service_tier=body.service_tier
+    )
+    record.class_name = cls.name
+    deadline.within_us(cls.default_deadline_us)
+    deadline.within_ms(body.deadline_ms)
     card = api.model(body.model)
     record.model = card.name
     tokenizer = await api.tokenizers.get(card.tokenizer_digest)
@@ -128,17 +144,23 @@ async def _start(api: Api, request: web.Request, endpoint: Endpoint[Body], recor
         GenerationRequest(
             request_id=request_id,
             model=card.name,
-            class_name=body.priority_class.name,
+            class_name=cls.name,
             prompt_ids=prompt_ids,
             max_tokens=_output_bound(body, card, len(prompt_ids), endpoint.prompt_param),
             sampling=body.sampling(fresh_seed=secrets.randbits(63)),
+            deadline_us=deadline.at_us,
         )
     )
     return _Started(
         endpoint=endpoint,
         body=body,
-        head=ReplyHead(reply_id=f"{endpoint.id_prefix}-{request_id}", created=int(time.time()), model=card.name),
-        headers={CLASS_HEADER: body.priority_class.name},
+        head=ReplyHead(
+            reply_id=f"{endpoint.id_prefix}-{request_id}",
+            created=int(time.time()),
+            model=card.name,
+            service_tier=cls.service_tier,
+        ),
+        headers={CLASS_HEADER: cls.name},
         stream=stream,
         output=OutputText(tokenizer.detokenizer(prompt_ids), body.stop),
         record=record,

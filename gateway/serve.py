@@ -23,6 +23,8 @@ from admission.queue import QueueBounds, StoreUnavailable
 from admission.redis_client import check_server, connect
 from gateway.app import build_app, make_runner
 from gateway.assembly import Assembly, AssemblyOptions
+from gateway.class_file import read_classes
+from gateway.class_table import ClassTable
 from gateway.http_settings import HttpSettings
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
@@ -38,9 +40,11 @@ async def serve(settings: GatewaySettings) -> None:
     client = connect(settings.redis)
     try:
         await _check_store(client)
-        assembly = Assembly(_options(settings), client=client, metrics=(metrics := Metrics(CollectorRegistry())))
+        classes = _read_classes(settings)
+        metrics = Metrics(CollectorRegistry())
+        assembly = Assembly(_options(settings, classes), client=client, metrics=metrics)
         http = HttpSettings(max_body_bytes=settings.max_body_bytes)
-        app = build_app(dispatcher=assembly.machinery, metrics=metrics, settings=http)
+        app = build_app(dispatcher=assembly.machinery, metrics=metrics, settings=http, classes=classes)
         with _stop_signals() as stop:
             await _run(settings, assembly, make_runner(app, http), stop)
     finally:
@@ -100,13 +104,22 @@ async def _check_store(client: redis.asyncio.Redis) -> None:
         _log.warning("store unreachable at start", error=str(error))
 
 
-def _options(settings: GatewaySettings) -> AssemblyOptions:
+def _read_classes(settings: GatewaySettings) -> ClassTable:
+    try:
+        return read_classes(settings.classes)
+    except ValueError as error:  # the file has changed since the settings were checked
+        raise SystemExit(f"sluicegate gateway: {settings.classes}: {error}") from None
+
+
+def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
     return AssemblyOptions(
         gateway_id=settings.gateway_id,
         relay_address=settings.relay,
         workers=settings.worker,
         preset=preset(settings.preset),
         bounds=QueueBounds(max_requests=settings.queue_requests, max_tokens=settings.queue_tokens),
+        classes=tuple(classes),
+        waiting_order=settings.waiting_order,
         secret=_read_secret(settings),
         token_budget=settings.token_budget,
         prefill_chunk=settings.prefill_chunk,

@@ -14,6 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from admission.presets import PRESETS, preset
+from admission.standing import WaitingOrderName
+from gateway.class_file import read_classes
 from gateway.settings_sources import CommandSettings
 from workers.wire import TcpAddress, parse_address
 
@@ -50,6 +52,11 @@ def _known_preset(name: str) -> str:
     return name
 
 
+def _good_classes(path: Path) -> Path:
+    read_classes(path)  # a ValueError that names every wrong field
+    return path
+
+
 class ServingSettings(CommandSettings):
     """What a gateway decides with, whether it was started alone or by `up`."""
 
@@ -72,6 +79,15 @@ class ServingSettings(CommandSettings):
     )
     max_queue_delay_ms: int = Field(
         0, ge=0, le=60_000, description="only `request-dynamic`: how long the first of a smaller batch waits for others"
+    )
+    waiting_order: WaitingOrderName = Field(
+        WaitingOrderName.AGING,
+        description=f"order of the waiting queue, the same in all gateways: {', '.join(WaitingOrderName)}",
+    )
+    classes: Annotated[Path, AfterValidator(_good_classes)] | None = Field(
+        None,
+        description="TOML file with the priority classes, the same for all gateways"
+        " (if not given: interactive, standard and batch, as in deploy/classes.toml)",
     )
     queue_requests: int = Field(
         256, ge=0, description="requests that may wait in the whole cluster; beyond it clients get 429. 0: none waits"

@@ -136,6 +136,14 @@ def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
     assert "sluicegate" in line
 
 
+def test_an_unknown_waiting_order_is_refused_with_the_known_ones() -> None:
+    """All gateways sort one queue."""
+    (line,) = mistakes(UpSettings, "--waiting-order", "lifo")
+    assert line.startswith("--waiting-order: ")
+    assert "least-served" in line
+    assert GatewaySettings.load(["--waiting-order", "edf"]).waiting_order == "edf"
+
+
 def test_batch_sizes_are_whole_numbers_above_zero() -> None:
     """A batch of nobody never starts."""
     assert UpSettings.load(["--preferred-sizes", "4, 8"]).preferred_sizes == (4, 8)
