@@ -80,6 +80,7 @@ class Driver:
         self._book = SequenceBook(
             driver_id=driver_id,
             most_tokens=_most_tokens(link.hello),
+            shared_block_size=link.hello.block_size if scheduler.shares_prefixes else None,
             queue=queue,
             acts=parts.acts,
             relay=parts.relay,
@@ -224,6 +225,7 @@ class Driver:
         self._book.start(plan.starts)
         self._link.send(plan_message(plan, epoch=self._link.epoch, records=self._book.records))
         self._prefills.append(sum([span.length for span in plan.prefill]))
+        self._metrics.prompt_tokens_found.inc(sum([start.computed_tokens for start in plan.starts]))
 
     def _arm(self, wake_at: int | None) -> None:
         if self._timer is not None:

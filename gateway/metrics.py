@@ -43,6 +43,11 @@ class Metrics:
         )
         self.iterations = Counter("sluicegate_iterations", "Plans reported by workers.", registry=registry)
         self.prompt_tokens = Counter("sluicegate_prompt_tokens", "Prompt tokens computed.", registry=registry)
+        self.prompt_tokens_found = Counter(
+            "sluicegate_prompt_tokens_found",
+            "Tokens that were not computed, as their KV blocks were there.",
+            registry=registry,
+        )
         self.output_tokens = Counter("sluicegate_output_tokens", "Output tokens received.", registry=registry)
         self.stale_tokens = Counter(
             "sluicegate_stale_tokens", "Output tokens that came a second time or after a gap.", registry=registry
