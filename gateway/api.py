@@ -1,4 +1,4 @@
-"""What every handler is given: the machinery, the metrics, the bounds, the classes, the tokenizers."""
+"""What every handler is given: the machinery, the metrics, the bounds, the classes, the keys, the tokenizers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.api_keys import ApiKeys
 from gateway.class_table import ClassTable
 from gateway.dispatch import Dispatcher
 from gateway.errors import Reason, Refused
@@ -25,6 +26,7 @@ class Api:
     settings: HttpSettings
     tokenizers: TokenizerPool
     classes: ClassTable
+    keys: ApiKeys
     started_at: int
 
     def model(self, name: str) -> ModelCard:

@@ -12,31 +12,23 @@ gateways of a cluster need the same, for they share one queue.
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from admission.classes import DEFAULT_CLASSES, SECOND_US, PriorityClass
 from admission.standing import MAX_RANK
 from gateway.class_table import ClassTable
 from gateway.deadlines import MOST_DEADLINE_MS
+from gateway.toml_tables import Table, read_tables
 
 MOST_CLASSES = 16
 """Each is a line of its own in the store and a label of metrics; a person can keep fewer apart."""
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
-
-_PROBLEMS = {"missing": "is required", "extra_forbidden": "is not a known field"}
-
-
-class _Fields(BaseModel):
+class _Fields(Table):
     """One class, as it is written. Names and units are the file's; ``PriorityClass`` explains the fields."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
     rank: Annotated[int, Field(ge=0, le=MAX_RANK)]
     service_tier: Literal["priority", "default", "flex"]
@@ -59,34 +51,5 @@ def read_classes(path: Path | None) -> ClassTable:
     """The classes that ``path`` lists; None: the default ones. Raises ``ValueError`` that says all that is wrong."""
     if path is None:
         return ClassTable(DEFAULT_CLASSES)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"is not valid TOML: {error}") from None
-    if not 1 <= len(content) <= MOST_CLASSES:
-        raise ValueError(f"has {len(content)} classes; there may be 1 to {MOST_CLASSES}")
-    wrong: list[str] = []
-    classes = [cls for name, table in content.items() if (cls := _read_class(name, table, wrong)) is not None]
-    if wrong:
-        raise ValueError("; ".join(wrong))
-    return ClassTable(classes)
-
-
-def _read_class(name: str, table: Any, wrong: list[str]) -> PriorityClass | None:
-    """The class in ``table``; what keeps it from being one is added to ``wrong``."""
-    if not _NAME.fullmatch(name):
-        wrong.append(f"{name!r} is no name of a class: small letters, digits and dashes, at most 32")
-        return None
-    if not isinstance(table, dict):
-        wrong.append(f"{name}: should be a table, [{name}]")
-        return None
-    try:
-        fields = _Fields.model_validate({key.replace("-", "_"): value for key, value in table.items()})
-    except ValidationError as error:
-        for item in error.errors(include_url=False):
-            field = str(item["loc"][0]).replace("_", "-")
-            wrong.append(f"{name}.{field}: {_PROBLEMS.get(item['type'], item['msg'].removeprefix('Input '))}")
-        return None
-    return fields.as_class(name)
+    tables = read_tables(path, _Fields, most=MOST_CLASSES)
+    return ClassTable([fields.as_class(name) for name, fields in tables.items()])

@@ -33,6 +33,7 @@ _DECISIONS = (
     "max_queue_delay_ms",
     "waiting_order",
     "classes",
+    "api_keys",
     "queue_requests",
     "queue_tokens",
     "drain_s",

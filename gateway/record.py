@@ -43,6 +43,7 @@ class RequestRecord:
         self._ended = False
         self.model: str | None = None
         self.class_name: str | None = None
+        self.tenant = ""
         self.prompt_tokens: int | None = None
         self.completion_tokens = 0
         self.is_queued = False
@@ -82,6 +83,7 @@ class RequestRecord:
             status=status,
             model=self.model,
             class_name=self.class_name,
+            tenant=self.tenant or None,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             duration_ms=round((time.monotonic() - self._started_s) * 1000, 1),

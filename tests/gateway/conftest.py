@@ -17,7 +17,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from admission.classes import DEFAULT_CLASSES, PriorityClass
-from gateway.app import HttpSettings, build_app, make_runner
+from gateway.api_keys import ApiKeys
+from gateway.app import HttpSettings, MetricsAt, build_app, make_runner
 from gateway.class_table import ClassTable
 from gateway.metrics import Metrics
 from tests.gateway.fakes import MODEL, FakeDispatcher
@@ -115,13 +116,23 @@ async def serve() -> AsyncIterator[ServeGateway]:
     async with AsyncExitStack() as stack:
 
         async def start(
-            dispatcher: FakeDispatcher | None = None, classes: Iterable[PriorityClass] = DEFAULT_CLASSES, **bounds: Any
+            dispatcher: FakeDispatcher | None = None,
+            classes: Iterable[PriorityClass] = DEFAULT_CLASSES,
+            keys: ApiKeys | None = None,
+            metrics_at: MetricsAt = MetricsAt.API,
+            **bounds: Any,
         ) -> Gateway:
             settings = HttpSettings(**{"shutdown_s": 0.2, "linger_s": 0.2} | bounds)
             metrics = Metrics(CollectorRegistry())
             machinery = dispatcher or FakeDispatcher()
-            table = ClassTable(classes)
-            app = build_app(dispatcher=machinery, metrics=metrics, settings=settings, classes=table)
+            app = build_app(
+                dispatcher=machinery,
+                metrics=metrics,
+                settings=settings,
+                classes=ClassTable(classes),
+                keys=keys or ApiKeys(),
+                metrics_at=metrics_at,
+            )
             runner = make_runner(app, settings)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)

@@ -71,14 +71,14 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ['""', '"Upper"', '"a b"', '"7up"', f'"{"x" * 33}"', '"a:b"'])
 def test_a_name_that_cannot_be_a_label_is_refused(tmp_path: Path, name: str) -> None:
     """It stands in headers, in metrics and in keys of the store."""
-    assert "is no name of a class" in problem(tmp_path, ONLY.replace("[only]", f"[{name}]"))
+    assert "is no name" in problem(tmp_path, ONLY.replace("[only]", f"[{name}]"))
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "has 0 classes"),
-        ("".join(f"[c{number}]\n" for number in range(MOST_CLASSES + 1)), "has 17 classes"),
+        ("", "has 0 tables"),
+        ("".join(f"[c{number}]\n" for number in range(MOST_CLASSES + 1)), "has 17 tables"),
         ("only = 5", "should be a table"),
         ("[only", "is not valid TOML"),
         (b"\xff", "is not valid TOML"),

@@ -158,6 +158,13 @@ def test_an_address_that_is_none_is_refused() -> None:
     assert [line.split(":")[0] for line in lines] == ["--worker", "--relay"]
 
 
+@pytest.mark.parametrize("address", ["9090", "localhost", "localhost:http", "unix:/a"])
+def test_an_admin_address_is_a_host_and_a_port(address: str) -> None:
+    """One that is not would be found out only when somebody looks for the metrics."""
+    assert mistakes(GatewaySettings, "--admin", address) == (f"--admin: must be HOST:PORT (got {address!r})",)
+    assert GatewaySettings.load(["--admin", "[::1]:9090"]).admin == "[::1]:9090"
+
+
 def test_a_relay_beyond_this_machine_needs_a_secret() -> None:
     """Whoever reaches it could put words into other people's answers."""
     assert "--secret-file" in mistakes(GatewaySettings, "--relay", "tcp:gateway-1:9080")[0]
