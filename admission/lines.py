@@ -24,6 +24,7 @@ class Lines:
         self._lanes: dict[str, Lane] = {}
         self._paused: dict[str, list[Item]] = {}
         self._by_class: Counter[str] = Counter()
+        self._tokens_by_class: Counter[str] = Counter()
         self.num_tokens = 0
         self.num_bytes = 0
 
@@ -62,6 +63,18 @@ class Lines:
         own = iter(self._paused.get(driver_id, ()))
         return heapq.merge(own, *(lane.in_order() for lane in self._lanes.values()), key=order_of)
 
+    def worst_below(self, rank: int) -> Iterator[Item]:
+        """What may be shed for an entry of this rank, the worst score first; never what was given out before."""
+        for item in reversed(self._shared):
+            if item.may_be_shed and item.entry.rank > rank and not item.is_charged:
+                yield item
+
+    def num_of_class(self, name: str) -> int:
+        return self._by_class[name]
+
+    def tokens_of_class(self, name: str) -> int:
+        return self._tokens_by_class[name]
+
     def num_ahead(self, item: Item) -> int:
         """Entries in lanes with a better score than this one of them."""
         return bisect_left(self._shared, item.order, key=order_of)
@@ -75,5 +88,6 @@ class Lines:
 
     def _count(self, item: Item, sign: int) -> None:
         self._by_class[item.entry.class_name] += sign
+        self._tokens_by_class[item.entry.class_name] += sign * item.entry.tokens
         self.num_tokens += sign * item.entry.tokens
         self.num_bytes += sign * len(item.entry.payload)

@@ -30,7 +30,7 @@ local function undelivered(driver)
       rows[#rows + 1] = {
         id, entry.class, integer(entry.rank), integer(entry.arrival), integer(entry.score),
         entry.is_fixed and 'fixed' or 'head start', entry.lane, entry.account, integer(entry.tokens), entry.tenant,
-        redis.call('HGET', PAYLOADS, id), entry.victim or '',
+        entry.origin, redis.call('HGET', PAYLOADS, id), entry.victim or '',
       }
     end
   end

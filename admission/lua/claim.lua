@@ -1,10 +1,10 @@
 -- claim: give a driver the best entries that it has room for, or one in exchange for its weakest sequence; what it asked
 --   for and did not get stands as its want.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, slots, KV room in tokens ('' for unlimited), then of the weakest sequence the id, rank and
 --   score ('' for none), then the ids that the driver received since its last call
--- Result: rows of {id, class, rank, arrival, score, 'head start' or 'fixed', lane, account, tokens, tenant, payload,
---   victim's id or ''}: all that was given to the driver and not yet received
+-- Result: rows of {id, class, rank, arrival, score, 'head start' or 'fixed', lane, account, tokens, tenant, origin,
+--   payload, victim's id or ''}: all that was given to the driver and not yet received
 
 local driver = ARGV[3]
 local want = {slots = tonumber(ARGV[4]), kv_tokens = tonumber(ARGV[5]), expires = now_us() + WANT_LEASE_US}

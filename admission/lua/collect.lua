@@ -1,5 +1,5 @@
 -- collect: what was handed to a driver since its last call. Its standing want lives on.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, then the ids that the driver received since its last call
 -- Result: rows as of claim.lua
 

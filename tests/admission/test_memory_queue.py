@@ -9,7 +9,19 @@ import pytest
 from admission.classes import BATCH, INTERACTIVE, SECOND_US, STANDARD, PriorityClass
 from admission.events import Weakest
 from admission.memory_queue import MemoryQueue
-from admission.queue import LOOK_AHEAD, Asked, Claim, Entry, Offered, QueueBounds
+from admission.queue import (
+    LOOK_AHEAD,
+    MAX_SHED,
+    NO_CLASS_RULE,
+    Asked,
+    Claim,
+    ClassRule,
+    Entry,
+    Offered,
+    OfferResult,
+    QueueBounds,
+    Shed,
+)
 from admission.standing import WaitingOrderName, standing
 
 DRIVER, OTHER = "driver", "other"
@@ -19,10 +31,16 @@ class Harness:
     """A queue under one waiting order, with a clock that each offer moves."""
 
     def __init__(
-        self, order: WaitingOrderName = WaitingOrderName.AGING, *, max_requests: int = 1_000, max_passes: int = 2
+        self,
+        order: WaitingOrderName = WaitingOrderName.AGING,
+        *,
+        max_requests: int = 1_000,
+        max_tokens: int | None = None,
+        max_passes: int = 2,
     ) -> None:
         self.order = order
-        self.queue = MemoryQueue(QueueBounds(max_requests=max_requests, max_passes=max_passes))
+        bounds = QueueBounds(max_requests=max_requests, max_tokens=max_tokens, max_passes=max_passes)
+        self.queue = MemoryQueue(bounds)
         self.now_us = 0
 
     def offer(
@@ -33,7 +51,20 @@ class Harness:
         tokens: int = 10,
         tenant: str = "",
         deadline_in_us: int | None = None,
+        rule: ClassRule = NO_CLASS_RULE,
     ) -> Offered:
+        return self.offered(name, cls, tokens=tokens, tenant=tenant, deadline_in_us=deadline_in_us, rule=rule).outcome
+
+    def offered(
+        self,
+        name: str,
+        cls: PriorityClass = BATCH,
+        *,
+        tokens: int = 10,
+        tenant: str = "",
+        deadline_in_us: int | None = None,
+        rule: ClassRule = NO_CLASS_RULE,
+    ) -> OfferResult:
         self.now_us += 1
         stands = standing(self.order, cls=cls, tenant=tenant, tokens=tokens, deadline_in_us=deadline_in_us)
         entry = Entry(
@@ -44,8 +75,9 @@ class Harness:
             tokens=tokens,
             payload=b"",
             tenant=tenant,
+            origin=f"tcp:{name}",
         )
-        return self.queue.offer(entry, self.now_us).outcome
+        return self.queue.offer(entry, self.now_us, rule)
 
     def claim(
         self, slots: int = 1, kv_tokens: int | None = None, *, weakest: Claim | None = None, driver: str = DRIVER
@@ -379,3 +411,96 @@ def test_only_the_first_entry_may_displace() -> None:
     harness.offer("high and large", INTERACTIVE, tokens=100)
     harness.offer("high and small", INTERACTIVE, tokens=40)
     assert harness.claim(slots=1, kv_tokens=20, weakest=low) == ()
+
+
+# --- class bounds and shedding ----------------------------------------------------------------------------------------
+
+SHEDS = ClassRule(sheds=True)
+MAY_BE_SHED = ClassRule(may_be_shed=True)
+
+
+def names(shed: tuple[Shed, ...]) -> list[str]:
+    return [one.entry_id for one in shed]
+
+
+def test_a_class_fills_its_own_bound_and_no_other() -> None:
+    """A flood of one class must leave room in the queue to the others."""
+    harness = Harness()
+    bound = ClassRule(max_requests=2, max_tokens=50)
+    assert [harness.offer(f"b{number}", rule=bound) for number in range(3)] == [
+        Offered.QUEUED,
+        Offered.QUEUED,
+        Offered.CLASS_FULL,
+    ]
+    assert harness.offer("large", STANDARD, tokens=51, rule=bound) is Offered.CLASS_FULL
+    assert harness.offer("small", STANDARD, tokens=50, rule=bound) is Offered.QUEUED
+
+
+def test_a_class_that_may_not_wait_is_served_when_there_is_a_free_slot() -> None:
+    """A bound of zero counts what waits, and what is handed over never does."""
+    harness = Harness()
+    harness.claim()
+    never_waits = ClassRule(max_requests=0)
+    assert harness.offer("first", rule=never_waits) is Offered.HANDED
+    assert harness.offer("second", rule=never_waits) is Offered.CLASS_FULL
+
+
+def test_a_better_class_displaces_the_worst_of_the_lower_ones_when_the_queue_is_full() -> None:
+    """Who is displaced hears of it at once, through its origin, instead of waiting behind what is better."""
+    harness = Harness(max_requests=3)
+    for number in range(3):
+        harness.offer(f"low{number}", rule=MAY_BE_SHED)
+    result = harness.offered("high", INTERACTIVE, rule=SHEDS)
+    assert result.outcome is Offered.QUEUED
+    assert result.shed == (Shed(entry_id="low2", origin="tcp:low2"),)
+    assert harness.take(slots=4) == ["high", "low0", "low1"]
+
+
+def test_what_was_shed_is_told_so_when_it_is_offered_again() -> None:
+    """Its origin may not have heard, and must not have it queued twice. Nor may the one who shed it have heard."""
+    harness = Harness(max_requests=1)
+    harness.offer("low", rule=MAY_BE_SHED)
+    first = harness.offered("high", INTERACTIVE, rule=SHEDS)
+    assert harness.offer("low", rule=MAY_BE_SHED) is Offered.SHED
+    assert harness.offered("high", INTERACTIVE, rule=SHEDS).shed == first.shed
+    harness.queue.settle(DRIVER, harness.take(), harness.now_us)
+    assert harness.offered("high", INTERACTIVE, rule=SHEDS).shed == first.shed
+
+
+def test_no_more_is_shed_than_room_is_needed_for() -> None:
+    """Each one shed is a request refused after it had been accepted."""
+    harness = Harness(max_tokens=100)
+    for number in range(10):
+        harness.offer(f"low{number}", tokens=10, rule=MAY_BE_SHED)
+    assert names(harness.offered("high", INTERACTIVE, tokens=25, rule=SHEDS).shed) == ["low9", "low8", "low7"]
+
+
+def test_nothing_is_shed_when_that_would_not_make_room() -> None:
+    """All or nothing: requests would be refused to nobody's good."""
+    harness = Harness(max_tokens=100)
+    for number in range(10):
+        harness.offer(f"low{number}", tokens=10, rule=MAY_BE_SHED)
+    too_much = harness.offered("high", INTERACTIVE, tokens=10 * MAX_SHED + 1, rule=SHEDS)
+    assert (too_much.outcome, too_much.shed) == (Offered.QUEUE_TOKENS_FULL, ())
+    assert harness.queue.stats().requests == 10
+
+
+def test_only_what_is_lower_and_may_be_shed_is_shed_by_those_that_may() -> None:
+    """A class is never displaced by its equals, nor against what its rule says."""
+    harness = Harness(max_requests=2)
+    harness.offer("protected", BATCH)
+    harness.offer("equal", STANDARD, rule=MAY_BE_SHED)
+    assert harness.offer("standard", STANDARD, rule=SHEDS) is Offered.QUEUE_FULL
+    assert harness.offer("meek", INTERACTIVE) is Offered.QUEUE_FULL
+    assert names(harness.offered("high", INTERACTIVE, rule=SHEDS).shed) == ["equal"]
+
+
+def test_what_has_started_is_never_shed() -> None:
+    """Its client has tokens already; neither pinned to its driver nor after that driver's end may it be displaced."""
+    harness = Harness(max_requests=1)
+    harness.offer("started", rule=MAY_BE_SHED)
+    harness.take()
+    harness.queue.give_back(DRIVER, ["started"], harness.now_us)
+    assert harness.offer("high", INTERACTIVE, rule=SHEDS) is Offered.QUEUE_FULL
+    harness.queue.forget_driver(DRIVER, harness.now_us)
+    assert harness.offer("higher", INTERACTIVE, rule=SHEDS) is Offered.QUEUE_FULL

@@ -25,7 +25,7 @@ from admission.classes import SECOND_US, PriorityClass
 from admission.events import Weakest
 from admission.keys import WANT_LEASE_US, QueueKeys
 from admission.memory_queue import MemoryQueue
-from admission.queue import Asked, Claim, Entry, QueueBounds
+from admission.queue import Asked, Claim, ClassRule, Entry, QueueBounds
 from admission.redis_client import connect
 from admission.redis_queue import RedisQueue
 from admission.standing import WaitingOrderName, standing
@@ -61,8 +61,16 @@ class Offering:
     tokens: int
     num_bytes: int
     deadline_in_us: int | None
+    rule: ClassRule
 
 
+rules = st.builds(
+    ClassRule,
+    max_requests=st.none() | st.integers(0, 3),
+    max_tokens=st.none() | st.integers(4, 9),
+    sheds=st.booleans(),
+    may_be_shed=st.booleans(),
+)
 offerings = st.builds(
     Offering,
     cls=st.sampled_from(CLASSES),
@@ -70,6 +78,7 @@ offerings = st.builds(
     tokens=st.integers(1, 5),
     num_bytes=st.integers(0, 3),
     deadline_in_us=st.none() | st.integers(0, 3 * SECOND_US),
+    rule=st.just(ClassRule(sheds=True, may_be_shed=True)) | rules,
 )
 
 
@@ -84,6 +93,7 @@ class Stores(RuleBasedStateMachine):
         self.now_us = WALL_US
         self.long_pauses = 0
         self.entries: list[Entry] = []
+        self.rules: dict[str, ClassRule] = {}
         self.has: dict[str, dict[str, Claim]] = {driver: {} for driver in DRIVERS}
 
     @initialize(
@@ -142,7 +152,9 @@ class Stores(RuleBasedStateMachine):
                 tokens=one.tokens,
                 payload=bytes(range(one.num_bytes)),
                 tenant=one.tenant,
+                origin=f"tcp:{one.tenant}",
             )
+            self.rules[entry.entry_id] = one.rule
             self.entries.append(entry)
             self.offer_to_both(entry)
 
@@ -152,7 +164,8 @@ class Stores(RuleBasedStateMachine):
         self.offer_to_both(self.entries[-1 - back % len(self.entries)])
 
     def offer_to_both(self, entry: Entry) -> None:
-        self.both(self.memory.offer(entry, self.now_us), lambda: self.redis.offer(entry))
+        rule = self.rules[entry.entry_id]
+        self.both(self.memory.offer(entry, self.now_us, rule), lambda: self.redis.offer(entry, rule))
 
     @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=rooms)
     def claim(self, driver: str, slots: int, kv_tokens: int | None) -> None:
@@ -329,6 +342,12 @@ def some_offering(choose: random.Random) -> Offering:
         tokens=choose.randint(1, 5),
         num_bytes=choose.randint(0, 3),
         deadline_in_us=choose.choice((None, SECOND_US, 2 * SECOND_US)),
+        rule=ClassRule(
+            max_requests=choose.choice((None, None, 2)),
+            max_tokens=choose.choice((None, None, 8)),
+            sheds=choose.random() < 0.7,
+            may_be_shed=choose.random() < 0.7,
+        ),
     )
 
 
