@@ -14,16 +14,25 @@ SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityClass:
-    """One class of traffic. ``service_tier`` is the OpenAI name that selects it."""
+    """One class of traffic. ``service_tier`` is the OpenAI name that selects it.
+
+    ``max_priority``: it takes the integer priorities up to this one that no better class takes (lower is more urgent,
+    as vLLM counts); None: all the rest. ``default_deadline_us`` bounds its requests from receipt to the last token,
+    when they bring no earlier one.
+    """
 
     name: str
     rank: int
     head_start_us: int
     service_tier: str
+    max_priority: int | None = None
+    default_deadline_us: int | None = None
 
 
-INTERACTIVE = PriorityClass(name="interactive", rank=0, head_start_us=30 * SECOND_US, service_tier="priority")
-STANDARD = PriorityClass(name="standard", rank=1, head_start_us=10 * SECOND_US, service_tier="default")
+INTERACTIVE = PriorityClass(
+    name="interactive", rank=0, head_start_us=30 * SECOND_US, service_tier="priority", max_priority=-1
+)
+STANDARD = PriorityClass(name="standard", rank=1, head_start_us=10 * SECOND_US, service_tier="default", max_priority=0)
 BATCH = PriorityClass(name="batch", rank=2, head_start_us=0, service_tier="flex")
 
 DEFAULT_CLASSES: tuple[PriorityClass, ...] = (INTERACTIVE, STANDARD, BATCH)

@@ -195,7 +195,7 @@ class Want:
     """What this scheduler would take from the store now.
 
     ``slots`` free slots, ``kv_tokens`` room for new sequences in tokens (None: not limited), ``weakest`` what it would
-    give back for a better newcomer when ``slots`` is 0 (None: nothing).
+    give back for a better newcomer that finds no slot or not enough room (None: nothing).
     """
 
     slots: int

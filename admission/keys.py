@@ -79,12 +79,16 @@ MODEL_TTL_MS = 6_000
 """A model is served while somebody who drives a worker of it renews its card, every second. When the last worker dies,
 requests wait in vain and gateways call themselves ready for so long at most."""
 
+SPEED_TTL_MS = 6_000
+"""As a model's card: a driver that is gone must not count as one that drains the line."""
+
 TOKENIZER_TTL_MS = 3600 * 1000
 """Files of some megabytes outlive a short absence of their workers, so that they are not sent again at once."""
 
 GATEWAY_PREFIX = "sg:gateway:"  # + gateway id, string: relay address; GATEWAY_TTL_MS
 WORKER_PREFIX = "sg:worker:"  # + worker address, string: gateway id, empty once given up; WORKER_LEASE_TTL_MS
 MODEL_PREFIX = "sg:model:"  # + model name and tokenizer digest, string: a ModelCard frame; MODEL_TTL_MS
+SPEED_PREFIX = "sg:speed:"  # + worker address, string: a driver's speed as JSON; SPEED_TTL_MS
 TOKENIZER_PREFIX = "sg:tokenizer:"  # + digest, string: a TokenizerFiles frame; TOKENIZER_TTL_MS
 
 EPOCH = "sg:epoch"

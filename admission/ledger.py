@@ -1,4 +1,4 @@
-"""The ledger of KV blocks: which are free, who holds the others, and how many are promised.
+"""The ledger of KV memory: who holds which blocks, and how many are promised.
 
 The scheduler names blocks; the worker obeys. A sequence that runs has one ``Holding``: the blocks that it has, and the
 number that it was admitted for. What it was admitted for and does not have yet is *outstanding*, of one of two kinds:
@@ -14,22 +14,19 @@ number that it was admitted for. What it was admitted for and does not have yet 
                       |<---------------------- free ---------------------------->|
                                           |<------------- available ------------>|
 
-Blocks are counted by references, so that a block can have several holders; it is free when the last lets go. Free
-blocks are handed out in the order in which they became free, so what was freed last is overwritten last.
+A holding may begin with blocks of the pool that have the right content already (``blocks``): those that somebody holds
+cost nothing, those that are free cost as much as any other.
 
 A ledger of unlimited memory (``num_blocks`` None) names no blocks: every sequence needs none, and all fit.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-
-class LedgerError(Exception):
-    """A block released twice, a promise broken, or books that do not balance. Always a fault of this package."""
+from admission.blocks import BlockPool, LedgerError
 
 
 class Promise(Enum):
@@ -62,11 +59,9 @@ class Ledger:
     def __init__(self, *, num_blocks: int | None, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._references = [0] * (num_blocks or 0)
-        self._free: deque[int] = deque(range(num_blocks or 0))
+        self.pool = BlockPool(num_blocks or 0)
         self._firm = 0
         self._expected = 0
-        self._returning = 0
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold the KV of so many tokens."""
@@ -76,12 +71,12 @@ class Ledger:
 
     @property
     def in_use(self) -> int:
-        return len(self._references) - len(self._free)
+        return len(self.pool) - self.pool.num_free
 
     @property
     def available(self) -> int:
         """Free blocks that a running sequence may take beyond firm promises."""
-        return len(self._free) - self._firm
+        return self.pool.num_free - self._firm
 
     @property
     def room(self) -> int:
@@ -90,18 +85,26 @@ class Ledger:
 
     @property
     def returning(self) -> int:
-        """Blocks of retired holdings: they come back when the plans in flight are reported."""
-        return self._returning
+        """Blocks of retired holdings alone: they come back when the plans in flight are reported."""
+        return self.pool.returning
 
-    def can_open(self, *, blocks: int, spare: int) -> bool:
-        """Whether a sequence that needs ``blocks`` in all can be let in and leave ``spare`` blocks of room."""
-        return self.num_blocks is None or blocks + spare <= self.room
+    def can_open(self, *, blocks: int, spare: int, shared: Sequence[int] = ()) -> bool:
+        """Whether a sequence that needs ``blocks`` in all, with ``shared`` among them, leaves ``spare`` of room."""
+        return self.num_blocks is None or blocks - self._num_held(shared) + spare <= self.room
 
-    def open(self, *, blocks_now: int, blocks_in_all: int, promise: Promise) -> Holding:
-        """Let a sequence in: take ``blocks_now`` for it, promise the rest. Ask ``can_open`` first."""
-        if self.num_blocks is not None and not blocks_now <= blocks_in_all <= self.available:
-            raise LedgerError(f"cannot promise {blocks_in_all} blocks ({blocks_now} now) out of {self.available}")
-        holding = Holding(promise=promise, admitted_for=blocks_in_all, blocks=[self._take() for _ in range(blocks_now)])
+    def open(self, *, blocks_now: int, blocks_in_all: int, promise: Promise, shared: Sequence[int] = ()) -> Holding:
+        """Let a sequence in: it begins with the ``shared`` blocks, takes new ones up to ``blocks_now``, and is promised
+
+        the rest. Ask ``can_open`` first.
+        """
+        if self.num_blocks is not None:
+            cost = blocks_in_all - self._num_held(shared)
+            if not len(shared) <= blocks_now <= blocks_in_all or cost > self.available:
+                raise LedgerError(f"cannot promise {blocks_in_all} blocks ({blocks_now} now) out of {self.available}")
+        for block in shared:
+            self.pool.share(block)
+        own = [self.pool.take() for _ in range(blocks_now - len(shared))]
+        holding = Holding(promise=promise, admitted_for=blocks_in_all, blocks=[*shared, *own])
         self._promise(promise, holding.outstanding)
         return holding
 
@@ -113,7 +116,7 @@ class Ledger:
         """Take one more block for a running sequence. Ask ``can_grow`` first."""
         if holding.retired or not self.can_grow(holding):
             raise LedgerError("this holding cannot grow")
-        block = self._take()
+        block = self.pool.take()
         if holding.outstanding > 0:
             self._promise(holding.promise, -1)
         holding.blocks.append(block)
@@ -126,52 +129,32 @@ class Ledger:
         self._promise(holding.promise, -holding.outstanding)
         holding.admitted_for = len(holding.blocks)
         holding.retired = True
-        self._returning += len(holding.blocks)
+        self.pool.retire(holding.blocks)
 
     def close(self, holding: Holding) -> None:
         """No plan in flight names the sequence: its blocks are free."""
         if not holding.retired:
             raise LedgerError("a holding must retire before it is closed")
-        self._returning -= len(holding.blocks)
-        self._release(holding.blocks)
+        self.pool.release(holding.blocks)
         holding.blocks = []
         holding.admitted_for = 0
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """Raise ``LedgerError`` unless the books balance, given every holding that is open."""
-        references = [0] * len(self._references)
         outstanding = dict.fromkeys(Promise, 0)
-        returning = 0
+        holders = []
         for holding in holdings:
             outstanding[holding.promise] += holding.outstanding
-            returning += len(holding.blocks) if holding.retired else 0
-            for block in holding.blocks:
-                references[block] += 1
-        unused = [block for block, count in enumerate(references) if count == 0]
-        if references != self._references or unused != sorted(self._free):
-            raise LedgerError("the blocks held and the blocks free do not make up the pool")
-        if (
-            list(outstanding.values()) != [self._expected, self._firm]
-            or returning != self._returning
-            or self.available < 0
-        ):
+            holders.append((holding.blocks, int(not holding.retired)))
+        self.pool.check(holders)
+        if list(outstanding.values()) != [self._expected, self._firm] or self.available < 0:
             raise LedgerError("the promises do not add up")
+
+    def _num_held(self, blocks: Sequence[int]) -> int:
+        return sum([self.pool.is_held(block) for block in blocks])
 
     def _promise(self, promise: Promise, blocks: int) -> None:
         if promise is Promise.FIRM:
             self._firm += blocks
         else:
             self._expected += blocks
-
-    def _take(self) -> int:
-        block = self._free.popleft()
-        self._references[block] += 1
-        return block
-
-    def _release(self, blocks: list[int]) -> None:
-        for block in blocks:
-            if self._references[block] == 0:
-                raise LedgerError(f"block {block} is released but nobody holds it")
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                self._free.append(block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
+
 from admission.events import SequenceSpec
 from admission.ledger import Holding, Ledger, Promise
 from admission.presets import KvAdmission, Preset
@@ -31,15 +33,19 @@ class Memory:
             return max(known, self._ledger.blocks_for(spec.prompt_tokens + expected - 1))
         return known
 
-    def open(self, sequence: Sequence, *, num_running: int) -> Holding | None:
-        """Memory for the tokens that it has, and a promise for the rest; None when it does not fit now."""
+    def open(self, sequence: Sequence, *, shared: Many[int], num_running: int) -> Holding | None:
+        """Memory for the tokens that it has, beginning with the ``shared`` blocks, and a promise for the rest.
+
+        None when it does not fit now.
+        """
         needed = self.needed(sequence)
-        if not self._ledger.can_open(blocks=needed, spare=self._spare(num_running)):
+        if not self._ledger.can_open(blocks=needed, spare=self._spare(num_running), shared=shared):
             return None
         return self._ledger.open(
             blocks_now=self._ledger.blocks_for(sequence.known_tokens),
             blocks_in_all=needed,
             promise=self._promise(sequence),
+            shared=shared,
         )
 
     def room_tokens(self, claimed: list[Sequence], *, num_running: int) -> int | None:

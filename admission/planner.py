@@ -8,13 +8,18 @@ from enum import Enum, auto
 
 from admission.events import Grow, PauseReason, Plan, Prefill, Start
 from admission.formation import num_to_start
+from admission.ledger import Holding
 from admission.lifecycle import State
 from admission.limits import Limits
 from admission.memory import Memory
+from admission.prefixes import Prefixes
 from admission.presets import PrefillRule, Preset, Progress
 from admission.roster import Roster
 from admission.sequence import Sequence, holding_of, slot_of
 from admission.victims import Candidate
+
+MOST_PASSES = 4
+"""How often a sequence that waits for the prefix of another may see later ones start first. Then nobody passes it."""
 
 
 class _Room(Enum):
@@ -27,18 +32,20 @@ class _Room(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A plan, and the sequences whose last token it emits."""
+    """A plan, the sequences whose last token it emits, and of those that it prefills the tokens computed after it."""
 
     plan: Plan
     finals: tuple[Sequence, ...]
+    fills: tuple[tuple[Sequence, int], ...]
 
 
 class Planner:
     """Decides plan after plan over a roster, under a preset. Keeps nothing between plans."""
 
-    def __init__(self, *, roster: Roster, memory: Memory, preset: Preset) -> None:
+    def __init__(self, *, roster: Roster, memory: Memory, prefixes: Prefixes, preset: Preset) -> None:
         self._roster = roster
         self._memory = memory
+        self._prefixes = prefixes
         self._preset = preset
 
     def build(self, limits: Limits, now: int) -> Built | None:
@@ -50,13 +57,13 @@ class Planner:
         finals = roster.batch.take_final(roster.next_step)
         for sequence in finals:
             roster.finish_decode(sequence)
-        prefill = self._prefill(limits, num_decoding=len(decode), finals=finals)
+        prefill, fills = self._prefill(limits, num_decoding=len(decode), finals=finals)
         frees = roster.slots.take_frees()
         if not (frees or starts or prefill or decode):
             return None
         plan = Plan(step=roster.next_step, frees=frees, starts=starts, grows=grows, prefill=prefill, decode=decode)
         roster.next_step += 1
-        return Built(plan=plan, finals=tuple(finals))
+        return Built(plan=plan, finals=tuple(finals), fills=fills)
 
     def _grow(self) -> tuple[Grow, ...]:
         """One more block for each sequence that needs it, the best first; preempt or stall where there is none."""
@@ -126,36 +133,57 @@ class Planner:
         return chosen or needing
 
     def _place(self, limits: Limits, now: int) -> tuple[Start, ...]:
-        """Start claimed sequences from the head, as many as the preset lets, until a slot or memory is missing."""
+        """Start claimed sequences from the head, as many as the preset lets, until a slot or memory is missing.
+
+        One that waits for a block which another is filling is passed over, ``MOST_PASSES`` times at most.
+        """
         roster = self._roster
         if not roster.claimed:
             return ()
-        most = num_to_start(roster, self._preset.batching, limits, now)
+        left = num_to_start(roster, self._preset.batching, limits, now)
         starts: list[Start] = []
-        while roster.claimed and len(starts) < most and roster.slots.in_use < limits.max_slots:
-            sequence = roster.claimed[0]
+        passed: list[Sequence] = []
+        for sequence in list(roster.claimed):
+            if left == 0 or roster.slots.in_use >= limits.max_slots:
+                break
             if sequence.slot is not None:
                 break  # claimed again while a plan in flight still names it
-            holding = self._memory.open(sequence, num_running=roster.slots.in_use)
+            found = self._prefixes.find(sequence)
+            if self._prefixes.should_wait(sequence, len(found)):
+                if sequence.num_passed >= MOST_PASSES:
+                    break
+                passed.append(sequence)
+                continue
+            holding = self._memory.open(sequence, shared=found, num_running=roster.slots.in_use)
             if holding is None:
                 break
-            slot = roster.start(sequence, holding)
-            starts.append(
-                Start(
-                    slot=slot,
-                    sequence_id=sequence.spec.sequence_id,
-                    blocks=tuple(holding.blocks),
-                    computed_tokens=sequence.prefilled,
-                    swapped_tokens=sequence.prefilled if roster.progress is Progress.SWAP else 0,
-                )
-            )
+            starts.append(self._start(sequence, holding, num_found=len(found)))
+            left -= 1
+            for other in passed:
+                other.num_passed += 1
         return tuple(starts)
 
-    def _prefill(self, limits: Limits, *, num_decoding: int, finals: list[Sequence]) -> tuple[Prefill, ...]:
-        """Share what the decodes leave of the budget, first started first served. Adds to ``finals``."""
+    def _start(self, sequence: Sequence, holding: Holding, *, num_found: int) -> Start:
+        swapped_tokens = sequence.prefilled if self._roster.progress is Progress.SWAP else 0
+        slot = self._roster.start(sequence, holding, num_found=num_found)
+        return Start(
+            slot=slot,
+            sequence_id=sequence.spec.sequence_id,
+            blocks=tuple(holding.blocks),
+            computed_tokens=sequence.prefilled,
+            swapped_tokens=swapped_tokens,
+        )
+
+    def _prefill(
+        self, limits: Limits, *, num_decoding: int, finals: list[Sequence]
+    ) -> tuple[tuple[Prefill, ...], tuple[tuple[Sequence, int], ...]]:
+        """Share what the decodes leave of the budget, first started first served. Adds to ``finals``.
+
+        The chunks, and how far each sequence is computed after its chunk.
+        """
         batch = self._roster.batch
         if not batch.prefilling:
-            return ()
+            return (), ()
         rule = self._preset.prefill
         alone = num_decoding == 0 and len(batch) == 1
         cap, left = limits.prefill_chunk, limits.token_budget
@@ -166,16 +194,18 @@ class Planner:
         elif left is not None:
             left -= num_decoding
         spans: list[Prefill] = []
+        fills: list[tuple[Sequence, int]] = []
         for sequence in list(batch.prefilling):
             if left == 0:
                 break
             length = min(bound for bound in (sequence.prefill_left, cap, left) if bound is not None)
             spans.append(self._prefill_chunk(sequence, length))
+            fills.append((sequence, spans[-1].start + length))
             if sequence.state is State.FINISHING:
                 finals.append(sequence)
             if left is not None:
                 left -= length
-        return tuple(spans)
+        return tuple(spans), tuple(fills)
 
     def _prefill_chunk(self, sequence: Sequence, length: int) -> Prefill:
         start = sequence.prefilled

@@ -74,6 +74,18 @@ class Progress(StrEnum):
     SWAP = "swap"
 
 
+class PrefixReuse(StrEnum):
+    """Whether full blocks with the same tokens, and the same tokens before them, are shared and kept for later.
+
+    NONE: every sequence computes all of its prompt. SHARED: what is there is used. AWAITED: and a sequence whose next
+    block is being computed waits for it, instead of computing the same beside it.
+    """
+
+    NONE = "none"
+    SHARED = "shared"
+    AWAITED = "awaited"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """One engine's policy.
@@ -95,6 +107,7 @@ class Preset:
     slot_preemption: SlotPreemption
     pause_budget: int | None
     progress: Progress
+    prefix_reuse: PrefixReuse
 
     def __post_init__(self) -> None:
         if self.kv_victim is None and self.kv_admission is not KvAdmission.MAXIMUM:
@@ -112,6 +125,7 @@ STATIC = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.NONE,
 )
 """Static batching, as FasterTransformer and Hugging Face pipelines do it (the "request-level scheduling" that the Orca
 paper, Yu et al., OSDI 2022, sets out from). What waits when the engine is idle becomes the batch, first
@@ -129,6 +143,7 @@ REQUEST_DYNAMIC = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.NONE,
 )
 """The dynamic batcher of the Triton Inference Server (its documentation, "Batchers": preferred batch sizes, delayed
 batching). An idle engine starts the largest preferred size that can be filled; if none can, whatever waits, once its
@@ -146,6 +161,7 @@ ORCA = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.NONE,
 )
 """Iteration-level scheduling of Orca (Yu et al., OSDI 2022). Before every iteration free slots are filled
 first come first served; a sequence starts when KV memory for its prompt and its maximum output can be reserved, and the
@@ -163,6 +179,7 @@ SARATHI = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.NONE,
 )
 """Stall-free batching of Sarathi-Serve (Agrawal et al., OSDI 2024). Every decode first, then prefills that
 have begun, then new ones, each with a chunk of what is left of the token budget; no iteration exceeds the budget. A
@@ -179,12 +196,14 @@ VLLM_V1 = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.SHARED,
 )
 """The scheduler of vLLM's V1 engine under its "priority" policy (vLLM documentation, SchedulerConfig and "Optimization
 and Tuning"); with one class it is the "fcfs" policy. ``Limits.token_budget`` is ``max_num_batched_tokens``, and
 ``Limits.prefill_chunk`` is ``long_prefill_token_threshold``. A sequence starts when its prompt fits and leaves the
 watermark (1 % of the pool, the default of vLLM's block manager before V1); when memory runs out, the lowest priority
-and in it the newest is preempted and computed again. vLLM never preempts for a slot."""
+and in it the newest is preempted and computed again. vLLM never preempts for a slot. Full blocks are shared by hash
+("automatic prefix caching", on by default)."""
 
 TRTLLM_MAX_UTILIZATION = Preset(
     name="trtllm-max-utilization",
@@ -197,11 +216,13 @@ TRTLLM_MAX_UTILIZATION = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.SHARED,
 )
 """Capacity policy MAX_UTILIZATION of TensorRT-LLM (its documentation, "Useful Runtime Options", Capacity Scheduler
 Policy). Starts whatever fits now, at the risk of pausing: a newcomer needs the blocks of its own tokens and nothing is
 kept back for those that run; when memory runs out the newest is paused, its blocks are freed and it is computed again
-later. The rule for memory is that of `sarathi`; the engine's name for it differs."""
+later. The rule for memory is that of `sarathi`; the engine's name for it differs, and full blocks are shared ("KV cache
+reuse")."""
 
 TRTLLM_GUARANTEED_NO_EVICT = Preset(
     name="trtllm-guaranteed-no-evict",
@@ -214,10 +235,12 @@ TRTLLM_GUARANTEED_NO_EVICT = Preset(
     slot_preemption=SlotPreemption.NEVER,
     pause_budget=None,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.SHARED,
 )
 """Capacity policy GUARANTEED_NO_EVICT of TensorRT-LLM, its default (its documentation, "Useful Runtime Options",
 Capacity Scheduler Policy). A sequence starts only when prompt and maximum output can be kept for it to its end, so what
-has started is never paused; the price is memory that early stops leave unused."""
+has started is never paused; the price is memory that early stops leave unused. Full blocks are shared ("KV cache
+reuse")."""
 
 TUTORIAL = Preset(
     name="tutorial",
@@ -230,6 +253,7 @@ TUTORIAL = Preset(
     slot_preemption=SlotPreemption.MOST_REMAINING_WORK,
     pause_budget=None,
     progress=Progress.RETAIN,
+    prefix_reuse=PrefixReuse.NONE,
 )
 """The rule of the golden traces: slots alone decide, memory is not limited. On a worker with a KV pool a sequence
 starts when its prompt fits, and the newest gives way when the pool runs out."""
@@ -245,8 +269,10 @@ SLUICEGATE = Preset(
     slot_preemption=SlotPreemption.MOST_REMAINING_WORK,
     pause_budget=3,
     progress=Progress.RECOMPUTE,
+    prefix_reuse=PrefixReuse.AWAITED,
 )
-"""The default: aged order, memory set aside by expected need, the lowest class and the least lost work give way."""
+"""The default: aged order, memory set aside by expected need, the lowest class and the least lost work give way. Full
+blocks are shared, and one of several equal prompts is computed before the others go on."""
 
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset

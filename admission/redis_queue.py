@@ -114,9 +114,13 @@ class RedisQueue:
 
     # --- for drivers --------------------------------------------------------------------------------------------------
 
-    async def claim(self, driver_id: str, asked: Asked) -> tuple[Claim, ...]:
-        """The best entries for ``asked``; the rest of it stands as the driver's want until its next claim."""
-        return await self._receive(driver_id, "claim", lambda got: self._scripts.claim(driver_id, asked, got))
+    async def claim(self, driver_id: str, asked: Asked | Callable[[], Asked]) -> tuple[Claim, ...]:
+        """The best entries for ``asked``; the rest of it stands as the driver's want until its next claim.
+
+        A function is called once this driver's other calls are through, so that it knows of all that they brought.
+        """
+        ask = asked if callable(asked) else lambda: asked
+        return await self._receive(driver_id, "claim", lambda got: self._scripts.claim(driver_id, ask(), got))
 
     async def next_handed(self, driver_id: str, timeout_s: float) -> tuple[Claim, ...]:
         """Wait until offers met the standing want.

@@ -14,6 +14,7 @@ from admission.events import Ended, EndReason, Paused, PauseReason, SequenceSpec
 from admission.ledger import Holding, Ledger
 from admission.lifecycle import State
 from admission.order import WaitingOrder
+from admission.prefixes import Prefixes
 from admission.presets import Progress
 from admission.sequence import Sequence
 from admission.slots import Slots
@@ -51,6 +52,7 @@ class Roster:
         self,
         *,
         ledger: Ledger,
+        prefixes: Prefixes,
         outbox: Outbox,
         waiting_order: WaitingOrder,
         progress: Progress,
@@ -58,6 +60,7 @@ class Roster:
         first_number: int,
     ) -> None:
         self.ledger = ledger
+        self._prefixes = prefixes
         self.next_step = first_step
         self.next_number = first_number
         self.batch = Batch(block_size=ledger.block_size)
@@ -98,8 +101,15 @@ class Roster:
         """End a sequence that is not taken in at all."""
         self._outbox.ended(spec, reason)
 
-    def start(self, sequence: Sequence, holding: Holding) -> int:
-        """Give a claimed sequence its slot, in plan ``next_step``; the slot."""
+    def start(self, sequence: Sequence, holding: Holding, *, num_found: int) -> int:
+        """Give a claimed sequence its slot, in plan ``next_step``; the slot.
+
+        The first ``num_found`` blocks of its holding are computed already.
+        """
+        self._prefixes.start(sequence, num_found)
+        found_tokens = num_found * self.ledger.block_size
+        sequence.prefilled += found_tokens
+        sequence.prefill_left -= found_tokens
         if sequence.prefill_left > 0:
             sequence.to(State.PREFILL)
             self.batch.prefilling.append(sequence)
@@ -143,6 +153,7 @@ class Roster:
         sequence.pauses += 1
         sequence.announce = announce
         self._take_out(sequence, old)
+        sequence.kept_tokens = sequence.prefilled
         if self.progress is Progress.RECOMPUTE:
             sequence.prefilled = 0
             sequence.prefill_left = sequence.known_tokens
@@ -152,6 +163,7 @@ class Roster:
         """Let it go, once and for all."""
         old = sequence.to(State.ENDED)
         self._take_out(sequence, old)
+        self._prefixes.end(sequence)
         self.deadlines.remove(sequence)
         del self._sequences[sequence.spec.sequence_id]
         self._outbox.ended(sequence.spec, reason)
@@ -159,8 +171,8 @@ class Roster:
 
     def report(self, step: int) -> None:
         """Plan ``step`` is reported: what drained until then gives its slot and blocks back."""
-        for sequence in self.slots.report(step):
-            self._announce(sequence)
+        for sequence in self.slots.reported(step):
+            self._vacate(sequence)
 
     def _take_out(self, sequence: Sequence, old: State) -> None:
         if old is State.CLAIMED:
@@ -169,10 +181,15 @@ class Roster:
             self.batch.remove(sequence, old, self.next_step)
 
     def _leave_slot(self, sequence: Sequence) -> None:
+        self._prefixes.leave(sequence)
         for left in self.slots.leave(sequence):
-            self._announce(left)
+            self._vacate(left)
 
-    def _announce(self, sequence: Sequence) -> None:
+    def _vacate(self, sequence: Sequence) -> None:
+        """No plan in flight names it: slot and blocks are free, and what it computed can be found if it comes back."""
+        if sequence.state is State.PAUSED:
+            self._prefixes.filled(sequence, sequence.kept_tokens)
+        self.slots.vacate(sequence)
         if sequence.state is State.PAUSED and sequence.announce is not None:
             self._outbox.paused(sequence.spec, sequence.announce)
             sequence.announce = None

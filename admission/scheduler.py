@@ -35,6 +35,7 @@ from admission.events import (
     EndReason,
     Event,
     Exchanged,
+    FinishReason,
     LimitsChanged,
     PauseReason,
     Plan,
@@ -51,7 +52,8 @@ from admission.lifecycle import State
 from admission.limits import Limits
 from admission.memory import Memory
 from admission.planner import Planner
-from admission.presets import Preset, Progress, SlotPreemption
+from admission.prefixes import Prefixes
+from admission.presets import PrefixReuse, Preset, Progress, SlotPreemption
 from admission.roster import Outbox, Roster
 from admission.sequence import Sequence
 from admission.victims import slot_victim_key
@@ -71,10 +73,14 @@ class LedgerMismatch(ReportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
-    """A plan on the worker: whose last token it emits, and how many blocks are in use once it is applied."""
+    """A plan on the worker: whose last token it emits, how far it computes those that it prefills, and how many blocks
+
+    are in use once it is applied.
+    """
 
     step: int
     finals: tuple[Sequence, ...]
+    fills: tuple[tuple[Sequence, int], ...]
     live_blocks: int
 
 
@@ -97,15 +103,17 @@ class Scheduler:
         """Start with an empty worker. Steps and numbers go on, so that nothing old is taken for new."""
         self._ledger = Ledger(num_blocks=self._limits.kv_blocks, block_size=self._limits.block_size)
         self._memory = Memory(ledger=self._ledger, preset=self._preset)
+        prefixes = self._prefixes = Prefixes(ledger=self._ledger, reuse=self._preset.prefix_reuse)
         self._roster = Roster(
             ledger=self._ledger,
+            prefixes=prefixes,
             outbox=self._outbox,
             waiting_order=self._preset.waiting_order,
             progress=self._progress,
             first_step=first_step,
             first_number=first_number,
         )
-        self._planner = Planner(roster=self._roster, memory=self._memory, preset=self._preset)
+        self._planner = Planner(roster=self._roster, memory=self._memory, prefixes=prefixes, preset=self._preset)
 
     @property
     def slots_in_use(self) -> int:
@@ -115,6 +123,11 @@ class Scheduler:
     @property
     def kv_blocks_in_use(self) -> int:
         return self._ledger.in_use
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether block hashes of prompts are of any use."""
+        return self._preset.prefix_reuse is not PrefixReuse.NONE
 
     def running_ids(self) -> tuple[str, ...]:
         """The running batch, in the order in which its sequences started."""
@@ -165,9 +178,12 @@ class Scheduler:
         roster = self._roster
         slots = num_free(roster, self._preset.batching, self._limits)
         kv_tokens = self._memory.room_tokens(roster.claimed, num_running=roster.slots.in_use)
-        if slots == 0:
-            return Want(slots=0, kv_tokens=kv_tokens, weakest=self._weakest())
-        return Want(slots=0 if kv_tokens == 0 else slots, kv_tokens=kv_tokens)
+        may_displace = slots == 0 or kv_tokens is not None
+        return Want(
+            slots=0 if kv_tokens == 0 else slots,
+            kv_tokens=kv_tokens,
+            weakest=self._weakest() if may_displace else None,
+        )
 
     def _weakest(self) -> Weakest | None:
         """What gives its slot to a better newcomer: the lowest class, in it the most remaining work."""
@@ -198,7 +214,9 @@ class Scheduler:
         built = self._planner.build(self._limits, now)
         if built is None:
             return None
-        self._in_flight.append(_InFlight(step=built.plan.step, finals=built.finals, live_blocks=self._ledger.in_use))
+        self._in_flight.append(
+            _InFlight(step=built.plan.step, finals=built.finals, fills=built.fills, live_blocks=self._ledger.in_use)
+        )
         return built.plan
 
     def _on_claimed(self, spec: SequenceSpec, now: int) -> None:
@@ -223,8 +241,12 @@ class Scheduler:
         self._in_flight.popleft()
         for finished in report.finished:
             sequence = self._roster.slots.holder(finished.slot)
+            if sequence is not None and finished.reason is FinishReason.FAILED:
+                self._prefixes.fail(sequence)
             if sequence is not None and sequence.state is not State.ENDED:
                 self._roster.end(sequence, EndReason(finished.reason.value))
+        for sequence, tokens in flight.fills:
+            self._prefixes.filled(sequence, tokens)
         for sequence in flight.finals:
             if sequence.state is State.FINISHING:
                 self._roster.end(sequence, EndReason.LENGTH)

@@ -22,7 +22,10 @@ class Sequence:
     ``number`` grows with every claim and breaks all ties; ``claimed_us`` is when that was. ``prefilled`` tokens are
     computed (as planned), ``prefill_left`` are to be computed before it decodes. ``last_plan`` is the latest plan that
     names it, kept up while it does not decode. ``announce`` is set while the store must be told of its pause when its
-    blocks are back.
+    blocks are back. ``kept_tokens`` of a preempted one lie computed in the blocks that it is about to let go of.
+
+    For ``prefixes``, in blocks: ``published`` of those that it has, ``filling`` those of its prompt that it has yet to
+    fill, ``num_named`` how many of its content were ever published or found.
     """
 
     spec: SequenceSpec
@@ -41,6 +44,12 @@ class Sequence:
     decode_from: int = 0
     final_step: int = 0
     growth_step: int | None = None
+    failed: bool = False
+    kept_tokens: int = 0
+    num_passed: int = 0
+    published: int = 0
+    filling: range = range(0)
+    num_named: int = 0
 
     @classmethod
     def from_spec(cls, spec: SequenceSpec, *, number: int, claimed_us: int) -> Sequence:

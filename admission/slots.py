@@ -53,15 +53,15 @@ class Slots:
         return slot
 
     def leave(self, sequence: Sequence) -> list[Sequence]:
-        """The sequence runs no more. It is returned if its slot and blocks are free at once, else it drains."""
+        """The sequence runs no more. It is returned if it can vacate its slot at once, else it drains."""
         if sequence.holding is None or sequence.holding.retired:
             return []
         self._ledger.retire(sequence.holding)
         self._draining.append(sequence)
         return self._settle()
 
-    def report(self, step: int) -> list[Sequence]:
-        """Plan ``step`` is reported: the sequences whose slots and blocks are free now."""
+    def reported(self, step: int) -> list[Sequence]:
+        """Plan ``step`` is reported: the sequences that have drained, to vacate their slots."""
         self._reported = step
         return self._settle()
 
@@ -70,15 +70,8 @@ class Slots:
         frees, self._frees = tuple(self._frees), []
         return frees
 
-    def _settle(self) -> list[Sequence]:
-        settled = [sequence for sequence in self._draining if sequence.last_plan <= self._reported]
-        if settled:
-            self._draining = [sequence for sequence in self._draining if sequence.last_plan > self._reported]
-        for sequence in settled:
-            self._vacate(sequence)
-        return settled
-
-    def _vacate(self, sequence: Sequence) -> None:
+    def vacate(self, sequence: Sequence) -> None:
+        """Free its slot and its blocks: no plan in flight names it."""
         slot = slot_of(sequence)
         self._ledger.close(holding_of(sequence))
         del self._holders[slot]
@@ -86,3 +79,9 @@ class Slots:
         self._frees.append(slot)
         sequence.slot = None
         sequence.holding = None
+
+    def _settle(self) -> list[Sequence]:
+        settled = [sequence for sequence in self._draining if sequence.last_plan <= self._reported]
+        if settled:
+            self._draining = [sequence for sequence in self._draining if sequence.last_plan > self._reported]
+        return settled

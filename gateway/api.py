@@ -1,4 +1,4 @@
-"""What every handler is given: the machinery, the metrics, the bounds, the tokenizers."""
+"""What every handler is given: the machinery, the metrics, the bounds, the classes, the keys, the tokenizers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.api_keys import ApiKeys
+from gateway.class_table import ClassTable
 from gateway.dispatch import Dispatcher
 from gateway.errors import Reason, Refused
 from gateway.http_settings import HttpSettings
@@ -23,6 +25,8 @@ class Api:
     metrics: Metrics
     settings: HttpSettings
     tokenizers: TokenizerPool
+    classes: ClassTable
+    keys: ApiKeys
     started_at: int
 
     def model(self, name: str) -> ModelCard:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import redis.asyncio
 import structlog
 
-from admission.classes import DEFAULT_CLASSES
+from admission.classes import DEFAULT_CLASSES, PriorityClass
 from admission.limits import Limits
 from admission.presets import Preset
 from admission.queue import QueueBounds, StoreUnavailable
@@ -22,8 +22,11 @@ from gateway.directory import Directory
 from gateway.driver import DriverParts
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
+from gateway.estimates import Estimates
+from gateway.forecast import Forecast
 from gateway.heartbeat import Heartbeat
 from gateway.holdings import Holdings, HoldingsParts
+from gateway.line_speed import LineSpeeds
 from gateway.links import PROGRESS_TIMEOUT_S
 from gateway.machinery import Machinery, MachineryParts
 from gateway.metrics import Metrics
@@ -33,7 +36,6 @@ from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Streams
 from gateway.tasks import run_beside
-from gateway.throughput import Throughput
 from workers.wire import Hello
 
 MAX_IN_FLIGHT = 2
@@ -57,6 +59,7 @@ class AssemblyOptions:
     workers: tuple[str, ...]
     preset: Preset
     bounds: QueueBounds
+    classes: tuple[PriorityClass, ...] = DEFAULT_CLASSES
     waiting_order: WaitingOrderName = WaitingOrderName.AGING
     secret: bytes = b""
     token_budget: int | None = 256
@@ -86,8 +89,10 @@ class Assembly:
         self.view = ClusterView(clock=clock)
         self.queues = Queues(client, bounds=options.bounds)
         self.directory = Directory(client, gateway_id=options.gateway_id)
-        throughput = Throughput(clock=clock)
-        self.streams = Streams(clock=clock, metrics=metrics, throughput=throughput)
+        estimates = Estimates()
+        speeds = LineSpeeds(clock=clock)
+        self.forecast = Forecast(options.classes)
+        self.streams = Streams(clock=clock, metrics=metrics, estimates=estimates)
         self.acts = StoreActs(metrics=metrics)
         self.relay = Relay(
             gateway_id=options.gateway_id,
@@ -104,7 +109,9 @@ class Assembly:
             queues=self.queues,
             streams=self.streams,
             drivers=self.drivers,
-            num_workers=len(dict.fromkeys(options.workers)),
+            workers=options.workers,
+            speeds=speeds,
+            forecast=self.forecast,
             view=self.view,
             metrics=metrics,
         )
@@ -118,6 +125,7 @@ class Assembly:
                 queues=self.queues,
                 drivers=self.drivers,
                 view=self.view,
+                speeds=speeds,
                 driver_parts=DriverParts(relay=self.relay, acts=self.acts, metrics=metrics, clock=clock),
                 schedule=self._schedule,
             ),
@@ -130,8 +138,10 @@ class Assembly:
                 acts=self.acts,
                 view=self.view,
                 directory=self.directory,
-                throughput=throughput,
-                classes={cls.name: cls for cls in DEFAULT_CLASSES},
+                forecast=self.forecast,
+                estimates=estimates,
+                classes={cls.name: cls for cls in options.classes},
+                clock=clock,
                 waiting_order=options.waiting_order,
             )
         )

@@ -38,6 +38,7 @@ class Claimer:
         self._latest = NOTHING
         self._standing: Want | None = None
         self._untold: list[Claim] = []
+        self._asked = NOTHING
         self._is_closed = False
         self._due = asyncio.Event()
 
@@ -63,18 +64,15 @@ class Claimer:
         while True:
             await self._due.wait()
             self._due.clear()
-            asked = _less(self._latest, self._untold)
             try:
-                claims = await self._queue.claim(
-                    self._driver_id, Asked(slots=asked.slots, kv_tokens=asked.kv_tokens, weakest=asked.weakest)
-                )
+                claims = await self._queue.claim(self._driver_id, self._ask)
             except StoreUnavailable as error:
                 _log.warning("claim failed", driver=self._driver_id, error=str(error))
                 self._due.set()
                 await backoff.pause()
                 continue
             backoff.reset()
-            self._standing = _less(asked, claims)
+            self._standing = _less(self._asked, claims)
             if claims:
                 self._pass_on(claims)
             elif not self._untold:
@@ -96,6 +94,11 @@ class Claimer:
             if self._standing is not None:
                 self._standing = _less(self._standing, claims)
             self._pass_on(claims)
+
+    def _ask(self) -> Asked:
+        """The latest want, less what has come since."""
+        asked = self._asked = _less(self._latest, self._untold)
+        return Asked(slots=asked.slots, kv_tokens=asked.kv_tokens, weakest=asked.weakest)
 
     def _pass_on(self, claims: Sequence[Claim]) -> None:
         """The latest want knows nothing of these; the step that takes them says the next."""

@@ -6,9 +6,11 @@ runs depends on it: streams go on while Redis is away, and what ran out is writt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from urllib.parse import quote
 
+import orjson
 import redis.asyncio
 import structlog
 
@@ -17,6 +19,8 @@ from admission.keys import (
     GATEWAY_TTL_MS,
     MODEL_PREFIX,
     MODEL_TTL_MS,
+    SPEED_PREFIX,
+    SPEED_TTL_MS,
     TOKENIZER_PREFIX,
     TOKENIZER_TTL_MS,
     WORKER_LEASE_TTL_MS,
@@ -24,6 +28,7 @@ from admission.keys import (
 )
 from admission.leases import Leases
 from admission.redis_client import bounded
+from gateway.forecast import DriverSpeed
 from workers.wire import Message, ModelCard, TokenizerFiles, WireError, decode, encode
 
 _FILES_TIMEOUT_S = 10.0
@@ -86,6 +91,22 @@ class Directory:
         async with bounded("release worker"):
             await self._leases.release(WORKER_PREFIX + worker_address)
 
+    # --- speeds -------------------------------------------------------------------------------------------------------
+
+    async def publish_speed(self, worker_address: str, speed: DriverSpeed) -> None:
+        """Tell how fast the line drains through the driver of this worker; again every few seconds."""
+        value = orjson.dumps([speed.model, speed.tokens_per_s])
+        async with bounded("publish speed"):
+            await self._client.set(SPEED_PREFIX + worker_address, value, px=SPEED_TTL_MS)
+
+    async def speeds(self, worker_addresses: Sequence[str]) -> tuple[DriverSpeed, ...]:
+        """Of these workers, those that are driven now."""
+        if not worker_addresses:
+            return ()
+        async with bounded("speeds"):
+            values = await self._client.mget([SPEED_PREFIX + address for address in worker_addresses])
+        return tuple([_speed(value) for value in values if value is not None])
+
     # --- models -------------------------------------------------------------------------------------------------------
 
     async def publish_model(self, card: ModelCard, files: TokenizerFiles) -> None:
@@ -122,6 +143,11 @@ class Directory:
 
 def _model_key(card: ModelCard) -> str:
     return f"{MODEL_PREFIX}{quote(card.name, safe='')}:{card.tokenizer_digest}"
+
+
+def _speed(value: bytes | str) -> DriverSpeed:
+    model, tokens_per_s = orjson.loads(value)
+    return DriverSpeed(model=model, tokens_per_s=tokens_per_s)
 
 
 def _in_bytes(reply: object) -> bytes | None:

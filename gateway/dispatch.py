@@ -16,7 +16,11 @@ from workers.wire import ModelCard, Sampling, TokenizerFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One sequence to generate, tokenised and validated. ``max_tokens`` bounds the output, prompt not counted."""
+    """One sequence to generate, tokenised and validated. ``max_tokens`` bounds the output, prompt not counted.
+
+    ``deadline_us`` is absolute, on the gateway's monotonic clock; whoever streams the answer keeps it. ``tenant`` names
+    on whose account it is, empty for nobody's.
+    """
 
     request_id: str
     model: str
@@ -24,6 +28,8 @@ class GenerationRequest:
     prompt_ids: tuple[int, ...]
     max_tokens: int
     sampling: Sampling
+    deadline_us: int | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +50,12 @@ class TokenStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[Tokens]: ...
 
+    def complete(self) -> None:
+        """Say that the answer is whole, although the sequence may go on (stop string found). Else as ``cancel``."""
+        ...
+
     def cancel(self, reason: str) -> None:
-        """Say that nobody wants the rest (client gone, stop string found). Idempotent, returns at once."""
+        """Say that nobody wants the rest (client gone). Idempotent, returns at once; after the end it means nothing."""
         ...
 
 

@@ -24,7 +24,9 @@ from admission.scheduler import ReportError, Scheduler
 from gateway.claimer import Claimer
 from gateway.clock import Clock
 from gateway.errors import Reason
+from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
+from gateway.line_speed import LineSpeed
 from gateway.links import WorkerLink
 from gateway.metrics import Metrics
 from gateway.relay import Relay
@@ -60,16 +62,25 @@ class Driver:
     """Plans for the worker behind ``link``, in the name of ``driver_id``. ``run`` is its whole life."""
 
     def __init__(
-        self, *, driver_id: str, link: WorkerLink, scheduler: Scheduler, queue: RedisQueue, parts: DriverParts
+        self,
+        *,
+        driver_id: str,
+        link: WorkerLink,
+        scheduler: Scheduler,
+        queue: RedisQueue,
+        speed: LineSpeed,
+        parts: DriverParts,
     ) -> None:
         self.driver_id = driver_id
         self._link = link
         self._scheduler = scheduler
+        self._speed = speed
         self._metrics = parts.metrics
         self._clock = parts.clock
         self._book = SequenceBook(
             driver_id=driver_id,
             most_tokens=_most_tokens(link.hello),
+            shared_block_size=link.hello.block_size if scheduler.shares_prefixes else None,
             queue=queue,
             acts=parts.acts,
             relay=parts.relay,
@@ -112,6 +123,11 @@ class Driver:
         self.stop()
         self._phase = _Phase.LEAVING
         self._book.hand_over()
+
+    @property
+    def speed(self) -> DriverSpeed:
+        """How fast the line drains through this driver."""
+        return DriverSpeed(model=self._link.hello.card.name, tokens_per_s=self._speed.tokens_per_s())
 
     def runs(self, sequence_id: str) -> bool:
         return self._book.holds(sequence_id)
@@ -160,6 +176,8 @@ class Driver:
         """What cannot be run, or was cancelled before it came, is claimed and cancelled in one turn."""
         if claim.victim_id is not None:
             self._book.return_victim(claim.victim_id)
+        if claim.entry.entry_id not in self._book.records:  # else it is back, and had left the line before
+            self._speed.note(claim.entry.tokens)
         record = self._book.admit(claim)
         sequence = spec_of(claim, record)
         if claim.victim_id is None:
@@ -207,6 +225,7 @@ class Driver:
         self._book.start(plan.starts)
         self._link.send(plan_message(plan, epoch=self._link.epoch, records=self._book.records))
         self._prefills.append(sum([span.length for span in plan.prefill]))
+        self._metrics.prompt_tokens_found.inc(sum([start.computed_tokens for start in plan.starts]))
 
     def _arm(self, wake_at: int | None) -> None:
         if self._timer is not None:

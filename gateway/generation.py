@@ -1,104 +1,43 @@
 """The path of a generation request, the same for both endpoints.
 
-Body, schema, model, tokenising, the context's bound, the queue: each step may refuse. Then tokens arrive, and become
-one answer or a stream. Whatever happens, the request's record is ended once, and a sequence that did not end by itself
-is cancelled.
+It is taken in (``gateway.intake``), then tokens arrive, and become one answer or a stream. Whatever happens, the
+request's record is ended once, and a sequence that did not end by itself is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.api import API, Api
-from gateway.dispatch import GenerationRequest, Tokens, TokenStream
+from gateway.clock import monotonic_us
+from gateway.deadlines import Deadline
+from gateway.dispatch import Tokens
 from gateway.errors import Reason, Refused
 from gateway.http_errors import error_body, error_response, internal_error
-from gateway.json_body import read_object
-from gateway.output import OutputText
+from gateway.intake import CLASS_HEADER, Arrival, Body, Endpoint, Started, start
 from gateway.record import Ending, RequestRecord
 from gateway.request_ids import ids_of
-from gateway.schema import GenerationBody
-from gateway.sse import DONE, ChoiceJson, ChunkWriter, ClientGone, ClientTooSlow, ReplyHead, SseResponse, Usage
-from gateway.tokenizer_pool import TokenizerPool
-from gateway.tokens import ChatTokenizer
-from workers.wire import ModelCard
+from gateway.sse import DONE, ChunkWriter, ClientGone, ClientTooSlow, SseResponse
 
-CLASS_HEADER = "x-sluicegate-class"
 CLIENT_LEFT_STATUS = 499
 """What logs show, by custom, for a client that left before its answer."""
-
-Body = TypeVar("Body", bound=GenerationBody)
-
-
-class Endpoint(Protocol[Body]):
-    """What differs between the endpoints. ``prompt_param`` names the field that holds the prompt."""
-
-    path: str
-    id_prefix: str
-    prompt_param: str
-    choice: ChoiceJson
-    whole_object_name: str
-
-    def parse(self, body: dict[str, Any]) -> Body: ...
-
-    async def encode(
-        self, body: Body, card: ModelCard, tokenizer: ChatTokenizer, pool: TokenizerPool
-    ) -> tuple[int, ...]:
-        """The prompt's ids. Raises ``Refused`` when the prompt cannot be encoded."""
-        ...
-
-    def whole(self, text: str, finish: str) -> dict[str, Any]:
-        """The choice of an answer that is not streamed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Started(Generic[Body]):
-    """A request whose sequence is in the queue or running."""
-
-    endpoint: Endpoint[Body]
-    body: Body
-    head: ReplyHead
-    headers: dict[str, str]
-    stream: TokenStream
-    output: OutputText
-    record: RequestRecord
-    prompt_tokens: int
-
-    def take(self, item: Tokens) -> str:
-        """The text of an item, accounted for. Raises ``Refused`` when the sequence failed."""
-        if item.token_ids:
-            self.record.tokens_arrived()
-        text = self.output.take(item)
-        self.record.completion_tokens = self.output.num_tokens
-        return text
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.output.num_tokens)
 
 
 async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamResponse:
     """Handle a request to ``endpoint``."""
     api = request.app[API]
     ids = ids_of(request)
+    deadline = Deadline(monotonic_us)
     record = RequestRecord(api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client)
     try:
-        started = await _start(api, request, endpoint, record)
-        try:
-            if started.body.stream:
-                return await _answer_stream(started, request, api)
-            return await _answer_whole(started)
-        finally:
-            complete = started.output.finish is not None
-            started.stream.cancel("the answer is complete" if complete else "the answer was given up")
+        caller = api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+        record.tenant = caller.tenant
+        with api.keys.admitted(caller):
+            arrival = Arrival(api=api, request=request, caller=caller, record=record, deadline=deadline)
+            return await _answer(arrival, endpoint)
     except Refused as refused:
         record.end(refused.reason, status=refused.answer.status)
         return _error(refused, record)
@@ -111,55 +50,21 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
         return _error(internal_error(), record)
 
 
-async def _start(api: Api, request: web.Request, endpoint: Endpoint[Body], record: RequestRecord) -> _Started[Body]:
-    """Check the request, tokenise it, and put it into the queue."""
-    settings = api.settings
-    fields = await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
-    body = endpoint.parse(fields)
-    body.check()
-    record.class_name = body.priority_class.name
-    card = api.model(body.model)
-    record.model = card.name
-    tokenizer = await api.tokenizers.get(card.tokenizer_digest)
-    prompt_ids = await endpoint.encode(body, card, tokenizer, api.tokenizers)
-    record.prompt_tokens = len(prompt_ids)
-    request_id = ids_of(request).own
-    stream = await api.dispatcher.submit(
-        GenerationRequest(
-            request_id=request_id,
-            model=card.name,
-            class_name=body.priority_class.name,
-            prompt_ids=prompt_ids,
-            max_tokens=_output_bound(body, card, len(prompt_ids), endpoint.prompt_param),
-            sampling=body.sampling(fresh_seed=secrets.randbits(63)),
-        )
-    )
-    return _Started(
-        endpoint=endpoint,
-        body=body,
-        head=ReplyHead(reply_id=f"{endpoint.id_prefix}-{request_id}", created=int(time.time()), model=card.name),
-        headers={CLASS_HEADER: body.priority_class.name},
-        stream=stream,
-        output=OutputText(tokenizer.detokenizer(prompt_ids), body.stop),
-        record=record,
-        prompt_tokens=len(prompt_ids),
-    )
+async def _answer(arrival: Arrival, endpoint: Endpoint[Body]) -> web.StreamResponse:
+    """Answer, and leave nothing running behind."""
+    started = await start(arrival, endpoint)
+    try:
+        if started.body.stream:
+            return await _answer_stream(started, arrival.request, arrival.api)
+        return await _answer_whole(started)
+    finally:
+        if started.output.finish is not None:
+            started.stream.complete()
+        else:
+            started.stream.cancel("the answer was given up")
 
 
-def _output_bound(body: GenerationBody, card: ModelCard, prompt_tokens: int, prompt_param: str) -> int:
-    """The most tokens to generate: what the client asks for, else all that fits. Refuses what does not fit."""
-    room = card.context_length - prompt_tokens
-    wanted = 1 if body.output_limit is None else body.output_limit
-    if wanted > room:
-        message = (
-            f"The context has {card.context_length} tokens; the prompt has {prompt_tokens}, and {wanted} are to come."
-        )
-        param = prompt_param if room < 1 else "max_tokens"
-        raise Refused(Reason.CONTEXT_LENGTH_EXCEEDED, message, param=param)
-    return room if body.output_limit is None else body.output_limit
-
-
-async def _answer_whole(started: _Started[Body]) -> web.Response:
+async def _answer_whole(started: Started[Body]) -> web.Response:
     texts = []
     async for item in started.stream:
         texts.append(started.take(item))
@@ -178,7 +83,7 @@ async def _answer_whole(started: _Started[Body]) -> web.Response:
     return web.Response(body=orjson.dumps(reply), headers=started.headers, content_type="application/json")
 
 
-async def _answer_stream(started: _Started[Body], request: web.Request, api: Api) -> web.StreamResponse:
+async def _answer_stream(started: Started[Body], request: web.Request, api: Api) -> web.StreamResponse:
     sse = SseResponse(request, started.headers, slow_client_s=api.settings.slow_client_s)
     outcome: Ending | Reason
     try:
@@ -192,7 +97,7 @@ async def _answer_stream(started: _Started[Body], request: web.Request, api: Api
     return sse.response
 
 
-async def _send(started: _Started[Body], sse: SseResponse) -> Ending | Reason:
+async def _send(started: Started[Body], sse: SseResponse) -> Ending | Reason:
     """Send the stream, to its end or to an error event. Before the first write errors are raised instead."""
     try:
         await _send_tokens(started, sse)
@@ -213,7 +118,7 @@ async def _send(started: _Started[Body], sse: SseResponse) -> Ending | Reason:
     return failure.reason
 
 
-async def _send_tokens(started: _Started[Body], sse: SseResponse) -> None:
+async def _send_tokens(started: Started[Body], sse: SseResponse) -> None:
     output = started.output
     chunks = ChunkWriter(started.head, started.endpoint.choice, include_usage=started.body.include_usage)
     opening = chunks.opening()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
@@ -11,7 +12,9 @@ from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
+from gateway.forecast import Forecast
 from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
+from gateway.line_speed import LineSpeeds
 from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
@@ -30,7 +33,8 @@ _log = structlog.get_logger(__name__)
 class Heartbeat:
     """``run`` beats until cancelled. A store that does not answer stops nothing here.
 
-    ``num_workers`` is how many workers the cluster has: with as many drivers here, no other gateway runs anything.
+    ``workers`` are the addresses of all workers of the cluster: with as many drivers here, no other gateway runs
+    anything.
     """
 
     def __init__(
@@ -41,7 +45,9 @@ class Heartbeat:
         queues: Queues,
         streams: Streams,
         drivers: DriverSet,
-        num_workers: int,
+        workers: Sequence[str],
+        speeds: LineSpeeds,
+        forecast: Forecast,
         view: ClusterView,
         metrics: Metrics,
     ) -> None:
@@ -50,7 +56,9 @@ class Heartbeat:
         self._queues = queues
         self._streams = streams
         self._drivers = drivers
-        self._num_workers = num_workers
+        self._workers = tuple(dict.fromkeys(workers))
+        self._speeds = speeds
+        self._forecast = forecast
         self._view = view
         self._metrics = metrics
         self._forgotten = Forgotten()
@@ -72,6 +80,7 @@ class Heartbeat:
     async def _speak_to_store(self) -> None:
         await self._directory.announce(self._relay.address)
         self._view.list_models(await self._directory.models())
+        self._forecast.take_speeds(await self._directory.speeds(self._workers))
         for card in self._view.cards():
             for driver_id in await self._queues.of(card.name).reap():
                 _log.warning("silent driver forgotten", driver=driver_id, model=card.name)
@@ -83,7 +92,7 @@ class Heartbeat:
         for model in dict.fromkeys(stream.model for stream in streams):
             ids = [stream.sequence_id for stream in streams if stream.model == model]
             unknown |= await self._queues.of(model).unknown(ids)
-        patience = WAITING_BEATS if len(self._drivers) == self._num_workers else ELSEWHERE_BEATS
+        patience = WAITING_BEATS if len(self._drivers) == len(self._workers) else ELSEWHERE_BEATS
         for stream in self._forgotten.observe(streams, unknown, waiting_beats=patience):
             _log.warning("request forgotten by the store", sequence=stream.sequence_id, model=stream.model)
             self._streams.cut(stream, Reason.STORE_UNAVAILABLE, "The queue lost this request while it waited.")
@@ -92,11 +101,14 @@ class Heartbeat:
         """The gauge keeps its last value while the store is away: nothing better is known."""
         while True:
             try:
-                stats = [await queue.stats() for queue in self._queues.all()]
+                stats = {model: await queue.stats() for model, queue in self._queues.by_model().items()}
             except StoreUnavailable as error:
                 self._reached(error)
             else:
-                self._metrics.queue_requests.set(sum([stat.requests for stat in stats]))
+                self._metrics.queue_requests.set(sum([stat.requests for stat in stats.values()]))
+                for model, stat in stats.items():
+                    self._speeds.sample(model, stat.requests)
+                    self._forecast.sample(model, stat)
             await asyncio.sleep(SAMPLE_S)
 
     def _reached(self, error: StoreUnavailable | None) -> None:

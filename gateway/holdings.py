@@ -31,7 +31,9 @@ from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
 from gateway.driver import Driver, DriverParts
 from gateway.driver_set import DriverSet
+from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
+from gateway.line_speed import LineSpeeds
 from gateway.links import PROGRESS_TIMEOUT_S, WorkerLink
 from gateway.queues import Queues
 from gateway.tasks import run_beside
@@ -77,6 +79,7 @@ class HoldingsParts:
     queues: Queues
     drivers: DriverSet
     view: ClusterView
+    speeds: LineSpeeds
     driver_parts: DriverParts
     schedule: Callable[[Hello], tuple[Scheduler, Limits]]
 
@@ -193,12 +196,16 @@ class Holdings:
         await parts.directory.publish_model(card, files)
         queue = parts.queues.of(card.name)
         driver_id = f"{self._gateway_id}/{address}"
+        await parts.directory.publish_speed(address, DriverSpeed(model=card.name, tokens_per_s=None))
         await queue.forget_driver(driver_id)  # what an earlier process of this name left
         if self._is_stopping:
             return
         link.welcome(epoch=epoch, max_in_flight=limits.max_in_flight)
         backoff.reset()
-        driver = Driver(driver_id=driver_id, link=link, scheduler=scheduler, queue=queue, parts=parts.driver_parts)
+        speed = parts.speeds.begin(card.name)
+        driver = Driver(
+            driver_id=driver_id, link=link, scheduler=scheduler, queue=queue, speed=speed, parts=parts.driver_parts
+        )
         _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
         try:
             with self._known(address, driver, card):
@@ -206,6 +213,8 @@ class Holdings:
         except Exception:
             await self._clear(queue, driver_id)
             raise
+        finally:
+            parts.speeds.end(card.name, speed)
         await self._clear(queue, driver_id)
 
     @contextlib.contextmanager
@@ -239,6 +248,7 @@ class Holdings:
                     driver.stop()
                     return
                 await self._parts.directory.publish_model(card, files)
+                await self._parts.directory.publish_speed(address, driver.speed)
             except StoreUnavailable:
                 continue  # the driver goes on: see the module
 

@@ -7,7 +7,6 @@ is withdrawn in the background, and what a driver makes of it meanwhile finds no
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,19 +14,19 @@ from dataclasses import dataclass
 from admission.classes import PriorityClass
 from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
 from admission.standing import WaitingOrderName, standing
+from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
+from gateway.deadlines import exceeded
 from gateway.directory import Directory
 from gateway.dispatch import GenerationRequest, Readiness
 from gateway.errors import Reason, Refused
+from gateway.estimates import Estimates
+from gateway.forecast import Forecast, WaitForecast, retry_after_s
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Stream, Streams
-from gateway.throughput import Throughput
 from workers.wire import Job, ModelCard, TokenizerFiles, encode
-
-SHORT_RETRY_S = 1.0
-"""When to try again after a refusal that another gateway may not repeat."""
 
 _FULL = {
     Offered.QUEUE_FULL: (Reason.QUEUE_FULL, "The queue is full."),
@@ -45,8 +44,10 @@ class MachineryParts:
     acts: StoreActs
     view: ClusterView
     directory: Directory
-    throughput: Throughput
+    forecast: Forecast
+    estimates: Estimates
     classes: Mapping[str, PriorityClass]
+    clock: Clock
     waiting_order: WaitingOrderName
 
 
@@ -67,6 +68,7 @@ class Machinery:
         parts = self._parts
         queue = parts.queues.of(request.model)
         entry = self._entry(request)
+        wait_s = self._predict(request, entry.rank)
 
         def stop(stream: Stream) -> None:
             if stream.driver_id is not None:
@@ -76,8 +78,13 @@ class Machinery:
             )
 
         stream = parts.streams.open(
-            entry.entry_id, model=request.model, prompt_tokens=len(request.prompt_ids), on_cancel=stop
+            entry.entry_id,
+            model=request.model,
+            class_name=request.class_name,
+            on_cancel=stop,
+            deadline_us=request.deadline_us,
         )
+        offered_us = parts.clock()
         try:
             result = await queue.offer(entry)
         except StoreUnavailable:
@@ -88,7 +95,11 @@ class Machinery:
             raise
         if result.outcome in _FULL:
             parts.streams.discard(stream)
-            raise self._full(result)
+            raise self._full(result, request.model)
+        if result.outcome is Offered.QUEUED:
+            parts.forecast.queued(request.model, entry.rank, entry.tokens)
+            if wait_s is not None:
+                stream.forecast = WaitForecast(made_us=offered_us, wait_s=wait_s)
         return stream
 
     def models(self) -> tuple[ModelCard, ...]:
@@ -102,7 +113,7 @@ class Machinery:
         except StoreUnavailable:
             raise _store_unavailable() from None
         if files is None:
-            raise Refused(Reason.NO_WORKER, "The model's tokenizer is not available now.", retry_after_s=SHORT_RETRY_S)
+            raise Refused(Reason.NO_WORKER, "The model's tokenizer is not available now.")
         return files
 
     def readiness(self) -> Readiness:
@@ -118,7 +129,7 @@ class Machinery:
     def _check(self, request: GenerationRequest) -> None:
         view = self._parts.view
         if self._is_draining:
-            raise Refused(Reason.DRAINING, "This gateway is shutting down.", retry_after_s=SHORT_RETRY_S)
+            raise Refused(Reason.DRAINING, "This gateway is shutting down.")
         card = view.card(request.model)
         if card is None:
             raise Refused(Reason.UNKNOWN_MODEL, f"The model {request.model!r} does not exist.", param="model")
@@ -131,7 +142,14 @@ class Machinery:
         if not view.store_reachable:
             raise _store_unavailable()
         if not view.serves(request.model):
-            raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.", retry_after_s=SHORT_RETRY_S)
+            raise Refused(Reason.NO_WORKER, f"No worker serves {request.model!r} now.")
+        left_us = self._left_us(request)
+        if left_us is not None and left_us <= 0:
+            raise exceeded()
+
+    def _left_us(self, request: GenerationRequest) -> int | None:
+        """Time until the request's deadline."""
+        return None if request.deadline_us is None else request.deadline_us - self._parts.clock()
 
     def _entry(self, request: GenerationRequest) -> Entry:
         """Ids are our own: what a client sends is never a key."""
@@ -146,7 +164,7 @@ class Machinery:
             prompt_ids=request.prompt_ids,
             emitted_ids=(),
             max_tokens=request.max_tokens,
-            expected_tokens=request.max_tokens,
+            expected_tokens=parts.estimates.expected(request.model, cls.name, request.max_tokens),
             sampling=request.sampling,
             deadline_us=None,
         )
@@ -155,17 +173,35 @@ class Machinery:
             entry_id=sequence_id,
             class_name=cls.name,
             rank=cls.rank,
-            standing=standing(parts.waiting_order, cls=cls, tenant="", tokens=tokens, deadline_in_us=None),
+            standing=standing(
+                parts.waiting_order,
+                cls=cls,
+                tenant=request.tenant,
+                tokens=tokens,
+                deadline_in_us=self._left_us(request),
+            ),
             tokens=tokens,
             payload=encode(job),
+            tenant=request.tenant,
         )
 
-    def _full(self, result: OfferResult) -> Refused:
-        """Up to a quarter later than predicted: clients that were refused together do not come back together."""
+    def _predict(self, request: GenerationRequest, rank: int) -> float | None:
+        """How long the request will wait, if known. Raises ``Refused`` when that is beyond its deadline."""
+        wait_s = self._parts.forecast.wait_s(request.model, rank)
+        left_us = self._left_us(request)
+        if wait_s is not None and left_us is not None and wait_s * 1_000_000 > left_us:
+            raise Refused(
+                Reason.DEADLINE_UNREACHABLE,
+                f"The wait would be about {wait_s:.1f} s, longer than the deadline allows.",
+                retry_after_s=retry_after_s(wait_s),
+            )
+        return wait_s
+
+    def _full(self, result: OfferResult, model: str) -> Refused:
         reason, message = _FULL[result.outcome]
-        retry_s = self._parts.throughput.drain_s(result.waiting_tokens) * random.uniform(1.0, 1.25)  # noqa: S311
-        return Refused(reason, message, retry_after_s=min(retry_s, 60.0))
+        wait_s = self._parts.forecast.drain_s(model, result.waiting_tokens)
+        return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
 
 
 def _store_unavailable() -> Refused:
-    return Refused(Reason.STORE_UNAVAILABLE, "The queue cannot be reached from here now.", retry_after_s=SHORT_RETRY_S)
+    return Refused(Reason.STORE_UNAVAILABLE, "The queue cannot be reached from here now.")

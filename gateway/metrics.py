@@ -8,6 +8,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_RATIOS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 
 
 class Metrics:
@@ -17,6 +18,18 @@ class Metrics:
         self.registry = registry
         self.requests = Counter(
             "sluicegate_requests", "Requests answered, by how they ended.", ["outcome"], registry=registry
+        )
+        self.deadlines_exceeded = Counter(
+            "sluicegate_deadlines_exceeded",
+            "Requests ended by their deadline, by where they were: at the door, without a token yet, or running.",
+            ["place"],
+            registry=registry,
+        )
+        self.wait_ratio = Histogram(
+            "sluicegate_wait_ratio",
+            "Observed over predicted wait for the first token, of requests that waited and had a prediction.",
+            buckets=_RATIOS,
+            registry=registry,
         )
         self.streams_open = Gauge("sluicegate_streams_open", "Requests being answered now.", registry=registry)
         self.queue_requests = Gauge(
@@ -30,6 +43,11 @@ class Metrics:
         )
         self.iterations = Counter("sluicegate_iterations", "Plans reported by workers.", registry=registry)
         self.prompt_tokens = Counter("sluicegate_prompt_tokens", "Prompt tokens computed.", registry=registry)
+        self.prompt_tokens_found = Counter(
+            "sluicegate_prompt_tokens_found",
+            "Tokens that were not computed, as their KV blocks were there.",
+            registry=registry,
+        )
         self.output_tokens = Counter("sluicegate_output_tokens", "Output tokens received.", registry=registry)
         self.stale_tokens = Counter(
             "sluicegate_stale_tokens", "Output tokens that came a second time or after a gap.", registry=registry

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import redis.asyncio
 
 from admission.queue import QueueBounds
@@ -22,8 +24,8 @@ class Queues:
             queue = self._queues[model] = RedisQueue(self._client, model=model, bounds=self._bounds)
         return queue
 
-    def all(self) -> tuple[RedisQueue, ...]:
-        return tuple(self._queues.values())
+    def by_model(self) -> Mapping[str, RedisQueue]:
+        return dict(self._queues)
 
     async def aclose(self) -> None:
         """Close the connections of every queue; the client stays open."""

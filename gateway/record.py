@@ -20,6 +20,14 @@ class Ending(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Place(StrEnum):
+    """Where a request was when it ended, as its origin sees it."""
+
+    DOOR = "door"
+    QUEUE = "queue"  # nothing has come of it yet: it waits, or its prompt is being computed
+    RUNNING = "running"
+
+
 class RequestRecord:
     """Opened when a request is received, ended exactly once. What is learned on the way is set as attributes.
 
@@ -35,8 +43,10 @@ class RequestRecord:
         self._ended = False
         self.model: str | None = None
         self.class_name: str | None = None
+        self.tenant = ""
         self.prompt_tokens: int | None = None
         self.completion_tokens = 0
+        self.is_queued = False
         metrics.streams_open.inc()
 
     def tokens_arrived(self) -> None:
@@ -47,6 +57,12 @@ class RequestRecord:
         else:
             self._metrics.inter_token.observe(now_s - self._last_token_s)
         self._last_token_s = now_s
+
+    @property
+    def _place(self) -> Place:
+        if self._last_token_s is not None:
+            return Place.RUNNING
+        return Place.QUEUE if self.is_queued else Place.DOOR
 
     def failed(self, error: BaseException) -> None:
         """Log a fault of ours; the client hears only that there was one."""
@@ -59,12 +75,15 @@ class RequestRecord:
         self._ended = True
         self._metrics.streams_open.dec()
         self._metrics.requests.labels(outcome=outcome.value).inc()
+        if outcome is Reason.DEADLINE_EXCEEDED:
+            self._metrics.deadlines_exceeded.labels(place=self._place.value).inc()
         self._log.info(
             "request",
             outcome=outcome.value,
             status=status,
             model=self.model,
             class_name=self.class_name,
+            tenant=self.tenant or None,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             duration_ms=round((time.monotonic() - self._started_s) * 1000, 1),

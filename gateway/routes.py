@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gateway.api import API, Api
 from gateway.chat import ChatEndpoint
 from gateway.completions import CompletionEndpoint
-from gateway.generation import Body, Endpoint, answer
+from gateway.generation import answer
+from gateway.intake import Body, Endpoint
+from gateway.metrics import Metrics
 from workers.wire import ModelCard
 
 
-def routes() -> list[web.RouteDef]:
-    """Every route of the gateway. ``/livez``, ``/readyz`` and ``/metrics`` never touch the queue."""
+def api_routes() -> list[web.RouteDef]:
+    """The routes of the API. ``/livez`` and ``/readyz`` never touch the queue, and need no key."""
     return [
         _generating(ChatEndpoint()),
         _generating(CompletionEndpoint()),
@@ -24,8 +26,26 @@ def routes() -> list[web.RouteDef]:
         web.get("/v1/models/{model:.+}", _show_model),
         web.get("/livez", _live),
         web.get("/readyz", _ready),
-        web.get("/metrics", _metrics),
     ]
+
+
+def metrics_route() -> list[web.RouteDef]:
+    """``/metrics`` beside the API: it tells how busy everybody is, so it needs a key like the rest of it."""
+
+    async def tell(request: web.Request) -> web.Response:
+        api = _known_caller(request)
+        return _metrics_page(api.metrics)
+
+    return [web.get("/metrics", tell)]
+
+
+def admin_routes(metrics: Metrics) -> list[web.RouteDef]:
+    """What operators ask at an address that clients cannot reach."""
+
+    async def tell(_: web.Request) -> web.Response:
+        return _metrics_page(metrics)
+
+    return [web.get("/metrics", tell), web.get("/livez", _live)]
 
 
 def _generating(endpoint: Endpoint[Body]) -> web.RouteDef:
@@ -35,13 +55,20 @@ def _generating(endpoint: Endpoint[Body]) -> web.RouteDef:
     return web.post(endpoint.path, handle)
 
 
-async def _list_models(request: web.Request) -> web.Response:
+def _known_caller(request: web.Request) -> Api:
+    """What a handler is given, once the caller is known. Raises ``Refused``."""
     api = request.app[API]
+    api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+    return api
+
+
+async def _list_models(request: web.Request) -> web.Response:
+    api = _known_caller(request)
     return _json({"object": "list", "data": [_model_json(api, card) for card in api.dispatcher.models()]})
 
 
 async def _show_model(request: web.Request) -> web.Response:
-    api = request.app[API]
+    api = _known_caller(request)
     return _json(_model_json(api, api.model(request.match_info["model"])))
 
 
@@ -67,8 +94,8 @@ async def _ready(request: web.Request) -> web.Response:
     return _json({"ready": False, "reason": readiness.reason}, status=503)
 
 
-async def _metrics(request: web.Request) -> web.Response:
-    page = generate_latest(request.app[API].metrics.registry)
+def _metrics_page(metrics: Metrics) -> web.Response:
+    page = generate_latest(metrics.registry)
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

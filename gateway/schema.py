@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from admission.classes import DEFAULT_CLASSES, STANDARD, PriorityClass
+from gateway.deadlines import MOST_DEADLINE_MS
 from gateway.errors import Reason, Refused
 from workers.wire import Sampling
 
@@ -126,10 +126,6 @@ Stops = Annotated[
 ]
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
-_TIERS: dict[str, PriorityClass] = {"auto": STANDARD, "standard": STANDARD} | {
-    priority_class.service_tier: priority_class for priority_class in DEFAULT_CLASSES
-}
-
 
 class StreamOptions(StrictModel):
     """``stream_options``."""
@@ -142,7 +138,7 @@ class GenerationBody(StrictModel):
     """The parameters that both endpoints share.
 
     ``max_tokens`` not given means: all that fits in the model's context after the prompt. ``top_p`` 0 keeps the most
-    likely token only. ``service_tier`` selects the priority class: ``priority`` is interactive, ``flex`` batch.
+    likely token only. ``priority`` and ``service_tier`` select the class: ``gateway.class_table`` says how.
     """
 
     model: str
@@ -154,6 +150,8 @@ class GenerationBody(StrictModel):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    deadline_ms: Annotated[int, Field(ge=1, le=MOST_DEADLINE_MS)] | None = None
+    priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] | None = None
     service_tier: Literal["auto", "default", "standard", "priority", "flex"] | None = None
 
     # Labels of the client's own: bounded, and without influence on the answer.
@@ -182,12 +180,6 @@ class GenerationBody(StrictModel):
     allowed_token_ids: Annotated[None, neutral([])] = None
     prompt_logprobs: Annotated[None, neutral()] = None
     truncate_prompt_tokens: Annotated[None, neutral()] = None
-    priority: Annotated[None, neutral(0)] = None
-    deadline_ms: Annotated[None, neutral()] = None
-
-    @property
-    def priority_class(self) -> PriorityClass:
-        return _TIERS[self.service_tier or "auto"]
 
     @property
     def include_usage(self) -> bool:

@@ -19,6 +19,7 @@ from admission.queue import Claim
 from admission.redis_queue import RedisQueue
 from gateway.errors import Reason
 from gateway.metrics import Metrics
+from gateway.prefix_hashes import block_hashes
 from gateway.relay import Relay
 from gateway.sequence_records import Custody, SequenceRecord, job_of, unreadable
 from gateway.store_acts import StoreActs
@@ -36,7 +37,8 @@ _REASONS = {
 class SequenceBook:
     """Every sequence of one driver that has not ended, and the output that has not left yet.
 
-    ``most_tokens`` is what the worker can hold of one sequence, prompt and output.
+    ``most_tokens`` is what the worker can hold of one sequence, prompt and output. ``shared_block_size``: tokens of a
+    KV block, if equal ones are shared.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class SequenceBook:
         *,
         driver_id: str,
         most_tokens: int,
+        shared_block_size: int | None,
         queue: RedisQueue,
         acts: StoreActs,
         relay: Relay,
@@ -51,6 +54,7 @@ class SequenceBook:
     ) -> None:
         self._driver_id = driver_id
         self._most_tokens = most_tokens
+        self._shared_block_size = shared_block_size
         self._queue = queue
         self._acts = acts
         self._relay = relay
@@ -172,6 +176,10 @@ class SequenceBook:
         record = SequenceRecord.of(job)
         if _length(job) > self._most_tokens:
             self._close(record, error=Reason.CONTEXT_LENGTH_EXCEEDED)
+        elif self._shared_block_size is not None:
+            record.block_hashes = block_hashes(
+                job.prompt_ids, block_size=self._shared_block_size, tenant=claim.entry.tenant
+            )
         return record
 
     def _take_token(self, record: SequenceRecord, token: int, finish: FinishReason | None) -> None:

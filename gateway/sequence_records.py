@@ -24,13 +24,17 @@ class Custody(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SequenceRecord:
-    """``output``: every token so far, an eos not counted. ``closed``: its origin has been told how it ended."""
+    """``output``: every token so far, an eos not counted. ``closed``: its origin has been told how it ended.
+
+    ``block_hashes`` name the full KV blocks of its prompt; none: it shares nothing.
+    """
 
     job: Job
     output: list[int] = field(default_factory=list)
     slot: int | None = None
     custody: Custody = Custody.HELD
     closed: bool = False
+    block_hashes: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, job: Job) -> SequenceRecord:
@@ -52,6 +56,7 @@ def spec_of(claim: Claim, record: SequenceRecord) -> SequenceSpec:
         tenant=claim.entry.tenant,
         emitted_tokens=len(record.output),
         deadline_us=job.deadline_us,
+        block_hashes=record.block_hashes,
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import redis.asyncio
 import structlog
@@ -21,9 +22,13 @@ from prometheus_client import CollectorRegistry
 from admission.presets import preset
 from admission.queue import QueueBounds, StoreUnavailable
 from admission.redis_client import check_server, connect
-from gateway.app import build_app, make_runner
+from gateway.api_keys import ApiKeys
+from gateway.app import MetricsAt, build_admin_app, build_app, make_runner
 from gateway.assembly import Assembly, AssemblyOptions
+from gateway.class_file import read_classes
+from gateway.class_table import ClassTable
 from gateway.http_settings import HttpSettings
+from gateway.key_file import read_keys
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.tasks import run_beside
@@ -38,11 +43,21 @@ async def serve(settings: GatewaySettings) -> None:
     client = connect(settings.redis)
     try:
         await _check_store(client)
-        assembly = Assembly(_options(settings), client=client, metrics=(metrics := Metrics(CollectorRegistry())))
+        classes, keys = _read_files(settings)
+        metrics = Metrics(CollectorRegistry())
+        assembly = Assembly(_options(settings, classes), client=client, metrics=metrics)
         http = HttpSettings(max_body_bytes=settings.max_body_bytes)
-        app = build_app(dispatcher=assembly.machinery, metrics=metrics, settings=http)
-        with _stop_signals() as stop:
-            await _run(settings, assembly, make_runner(app, http), stop)
+        app = build_app(
+            dispatcher=assembly.machinery,
+            metrics=metrics,
+            settings=http,
+            classes=classes,
+            keys=keys,
+            metrics_at=MetricsAt.API if settings.admin is None else MetricsAt.ADMIN,
+        )
+        async with _admin_site(settings.admin, metrics, http):
+            with _stop_signals() as stop, _reloaded_by_signal(keys):
+                await _run(settings, assembly, make_runner(app, http), stop)
     finally:
         await client.aclose()
 
@@ -54,11 +69,35 @@ async def _run(settings: GatewaySettings, assembly: Assembly, runner: web.AppRun
             await assembly.start()
             await web.TCPSite(runner, settings.host, settings.port).start()
         except OSError as error:
-            raise SystemExit(f"sluicegate gateway: cannot listen: {error}") from None
+            raise _cannot_listen(error) from None
         _log.info("listening", addresses=[str(address) for address in runner.addresses], relay=assembly.relay.address)
         await run_beside(_until_drained(settings.drain_s, assembly, runner, stop), assembly.run())
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def _admin_site(address: str | None, metrics: Metrics, http: HttpSettings) -> AsyncIterator[None]:
+    """Serve operators until the very end: how a gateway drains is worth watching."""
+    if address is None:
+        yield
+        return
+    host, _, port = address.rpartition(":")
+    runner = make_runner(build_admin_app(metrics), http)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            raise _cannot_listen(error) from None
+        _log.info("listening for operators", addresses=[str(address) for address in runner.addresses])
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _cannot_listen(error: OSError) -> SystemExit:
+    return SystemExit(f"sluicegate gateway: cannot listen: {error}")
 
 
 async def _until_drained(drain_s: float, assembly: Assembly, runner: web.AppRunner, stop: asyncio.Event) -> None:
@@ -90,6 +129,21 @@ def _stop_signals() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
+@contextmanager
+def _reloaded_by_signal(keys: ApiKeys) -> Iterator[None]:
+    """SIGHUP takes the keys anew. Without keys it means what it means everywhere: the end."""
+    if not keys.are_configured:
+        _log.info("open: no API keys are configured, so everybody who reaches this gateway may ask")
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, keys.reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
 async def _check_store(client: redis.asyncio.Redis) -> None:
     """A Redis that cannot hold a queue is a mistake; one that does not answer yet is waited for, unready."""
     try:
@@ -100,13 +154,24 @@ async def _check_store(client: redis.asyncio.Redis) -> None:
         _log.warning("store unreachable at start", error=str(error))
 
 
-def _options(settings: GatewaySettings) -> AssemblyOptions:
+def _read_files(settings: GatewaySettings) -> tuple[ClassTable, ApiKeys]:
+    path = settings.api_keys
+    try:
+        classes = read_classes(settings.classes)
+        return classes, ApiKeys() if path is None else ApiKeys(partial(read_keys, path, classes))
+    except ValueError as error:  # a file has changed since the settings were checked
+        raise SystemExit(f"sluicegate gateway: {error}") from None
+
+
+def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
     return AssemblyOptions(
         gateway_id=settings.gateway_id,
         relay_address=settings.relay,
         workers=settings.worker,
         preset=preset(settings.preset),
         bounds=QueueBounds(max_requests=settings.queue_requests, max_tokens=settings.queue_tokens),
+        classes=tuple(classes),
+        waiting_order=settings.waiting_order,
         secret=_read_secret(settings),
         token_budget=settings.token_budget,
         prefill_chunk=settings.prefill_chunk,

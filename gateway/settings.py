@@ -14,6 +14,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from admission.presets import PRESETS, preset
+from admission.standing import WaitingOrderName
+from gateway.class_file import read_classes
+from gateway.key_file import read_keys
 from gateway.settings_sources import CommandSettings
 from workers.wire import TcpAddress, parse_address
 
@@ -32,6 +35,14 @@ Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)]
 Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], NoDecode, BeforeValidator(_split)]
 
 
+def _host_and_port(value: str) -> str:
+    try:
+        parse_address(f"tcp:{value}")
+    except ValueError:
+        raise ValueError("must be HOST:PORT") from None
+    return value
+
+
 def _redis_url(value: str) -> str:
     if not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must be a URL that begins with redis://, rediss:// or unix://")
@@ -48,6 +59,11 @@ def _gateway_id() -> str:
 def _known_preset(name: str) -> str:
     preset(name)  # a ValueError that names the known ones
     return name
+
+
+def _good_classes(path: Path) -> Path:
+    read_classes(path)  # a ValueError that names every wrong field
+    return path
 
 
 class ServingSettings(CommandSettings):
@@ -73,6 +89,18 @@ class ServingSettings(CommandSettings):
     max_queue_delay_ms: int = Field(
         0, ge=0, le=60_000, description="only `request-dynamic`: how long the first of a smaller batch waits for others"
     )
+    waiting_order: WaitingOrderName = Field(
+        WaitingOrderName.AGING,
+        description=f"order of the waiting queue, the same in all gateways: {', '.join(WaitingOrderName)}",
+    )
+    classes: Annotated[Path, AfterValidator(_good_classes)] | None = Field(
+        None,
+        description="TOML file with the priority classes, the same for all gateways"
+        " (if not given: interactive, standard and batch, as in deploy/classes.toml)",
+    )
+    api_keys: Path | None = Field(
+        None, description="TOML file with the API keys (if not given: everybody may ask); SIGHUP reads it again"
+    )
     queue_requests: int = Field(
         256, ge=0, description="requests that may wait in the whole cluster; beyond it clients get 429. 0: none waits"
     )
@@ -88,6 +116,15 @@ class ServingSettings(CommandSettings):
     max_body_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
     )
+
+    @model_validator(mode="after")
+    def _keys_are_good(self) -> Self:
+        if self.api_keys is not None:
+            try:
+                read_keys(self.api_keys, read_classes(self.classes))
+            except ValueError as error:
+                raise ValueError(f"--api-keys {self.api_keys}: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _every_slot_can_decode(self) -> Self:
@@ -110,6 +147,9 @@ class GatewaySettings(ServingSettings):
     worker: Addresses = Field((), description="workers to dial, separated by commas or repeated")
     relay: Address = Field(
         "tcp:127.0.0.1:9080", description="own address for output from other gateways, as they can reach it"
+    )
+    admin: Annotated[str, AfterValidator(_host_and_port)] | None = Field(
+        None, description="HOST:PORT to which /metrics moves (if not given: beside the API, for whoever has a key)"
     )
     gateway_id: str = Field(
         default_factory=_gateway_id,

@@ -50,14 +50,21 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyHead:
-    """What all chunks of one answer, or the whole of it, say alike."""
+    """What all chunks of one answer, or the whole of it, say alike. ``service_tier`` is that of the class used."""
 
     reply_id: str
     created: int
     model: str
+    service_tier: str
 
     def as_json(self, object_name: str) -> dict[str, Any]:
-        return {"id": self.reply_id, "object": object_name, "created": self.created, "model": self.model}
+        return {
+            "id": self.reply_id,
+            "object": object_name,
+            "created": self.created,
+            "model": self.model,
+            "service_tier": self.service_tier,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

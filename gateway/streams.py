@@ -8,6 +8,8 @@ token exactly once, whatever happens on the way.
 The *current claim* of a sequence is the driver that last carried it on. Another driver takes its place by delivering
 the next token; an error counts only from the current one (or when nothing has come from anybody yet).
 
+A stream ends by itself when its deadline passes, on this gateway's clock alone: drivers know of none.
+
 A delivery for a stream that is not open here is answered with the sequence's id: nobody wants it, and the caller tells
 the driver so. That ends what a crashed gateway or a lost cancel left running.
 """
@@ -19,10 +21,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.clock import Clock
+from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
+from gateway.estimates import Estimates
+from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
-from gateway.throughput import Throughput
 from workers.wire import Delivery
 
 
@@ -43,14 +47,22 @@ class Stream:
     """The output of one sequence, read by one consumer. Implements ``gateway.dispatch.TokenStream``."""
 
     def __init__(
-        self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]
+        self,
+        sequence_id: str,
+        *,
+        model: str,
+        class_name: str,
+        on_complete: Callable[[Stream], None],
+        on_cancel: Callable[[Stream], None],
     ) -> None:
         self.sequence_id = sequence_id
         self.model = model
-        self.prompt_tokens = prompt_tokens
+        self.class_name = class_name
         self.driver_id: str | None = None
         self.next_position = 0
         self.cancel_reason: str | None = None
+        self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made
+        self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._unread: list[int] = []
         self._unread_since_us: int | None = None
@@ -73,6 +85,12 @@ class Stream:
             self._stirred.clear()
             await self._stirred.wait()
         raise StopAsyncIteration
+
+    def complete(self) -> None:
+        """What has come is the whole answer. After the end it means nothing."""
+        if self.is_open:
+            self._on_complete(self)
+            self.cancel("the answer is complete")
 
     def cancel(self, reason: str) -> None:
         """Nobody wants the rest. After the end, and the second time, it means nothing."""
@@ -122,21 +140,35 @@ class Streams:
     """The registry: what is open, and where deliveries go."""
 
     def __init__(
-        self, *, clock: Clock, metrics: Metrics, throughput: Throughput, bounds: StreamBounds | None = None
+        self,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        estimates: Estimates,
+        bounds: StreamBounds | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._throughput = throughput
+        self._estimates = estimates
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._none_open = asyncio.Event()
         self._none_open.set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, sequence_id: str, *, model: str, prompt_tokens: int, on_cancel: Callable[[Stream], None]) -> Stream:
-        """Begin to take deliveries for ``sequence_id``.
+    def open(
+        self,
+        sequence_id: str,
+        *,
+        model: str,
+        class_name: str,
+        on_cancel: Callable[[Stream], None],
+        deadline_us: int | None = None,
+    ) -> Stream:
+        """Begin to take deliveries for ``sequence_id``, until ``deadline_us`` on the clock of this registry.
 
         ``on_cancel`` is called once if the stream is cancelled or cut while it is open: the sequence must be stopped.
         """
@@ -145,9 +177,18 @@ class Streams:
             self._remove(stream)
             on_cancel(stream)
 
-        stream = Stream(sequence_id, model=model, prompt_tokens=prompt_tokens, on_cancel=cancelled)
+        stream = Stream(
+            sequence_id,
+            model=model,
+            class_name=class_name,
+            on_complete=self._learn,
+            on_cancel=cancelled,
+        )
         self._open[sequence_id] = stream
         self._none_open.clear()
+        if deadline_us is not None:
+            left_s = max(0, deadline_us - self._clock()) / 1_000_000
+            self._timers[sequence_id] = asyncio.get_running_loop().call_later(left_s, self._expire, stream)
         return stream
 
     def deliver(self, driver_id: str, deliveries: Iterable[Delivery]) -> tuple[str, ...]:
@@ -189,13 +230,15 @@ class Streams:
     def _deliver_one(self, driver_id: str, stream: Stream, delivery: Delivery, now_us: int) -> None:
         fresh = self._fresh(stream, delivery)
         if fresh:
-            self._throughput.note(len(fresh) + (stream.prompt_tokens if stream.next_position == 0 else 0))
+            if stream.next_position == 0:
+                self._score(stream, now_us)
             stream.driver_id = driver_id
             stream.put(fresh, now_us)
         if delivery.error:
             if stream.driver_id in {None, driver_id}:
                 self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error)))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
+            self._learn(stream)
             self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
@@ -208,12 +251,28 @@ class Streams:
             self._metrics.stale_tokens.inc(len(delivery.token_ids) - len(fresh))
         return fresh
 
+    def _score(self, stream: Stream, now_us: int) -> None:
+        """Hold what was predicted against what came."""
+        ratio = None if stream.forecast is None else stream.forecast.observed_ratio(now_us)
+        if ratio is not None:
+            self._metrics.wait_ratio.observe(ratio)
+
+    def _learn(self, stream: Stream) -> None:
+        self._estimates.note(stream.model, stream.class_name, stream.next_position)
+
+    def _expire(self, stream: Stream) -> None:
+        over = exceeded()
+        self.cut(stream, over.reason, over.message)
+
     def _close(self, stream: Stream, end: Tokens) -> None:
         self._remove(stream)
         stream.end(end)
 
     def _remove(self, stream: Stream) -> None:
         self._open.pop(stream.sequence_id, None)
+        timer = self._timers.pop(stream.sequence_id, None)
+        if timer is not None:
+            timer.cancel()
         if not self._open:
             self._none_open.set()
 

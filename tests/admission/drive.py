@@ -22,11 +22,13 @@ from admission.events import (
     Plan,
     Reported,
     SequenceSpec,
+    Start,
     Step,
     WorkerLost,
 )
 from admission.limits import Limits
-from admission.presets import Batching, PrefillRule, Preset, Progress
+from admission.planner import MOST_PASSES
+from admission.presets import Batching, PrefillRule, PrefixReuse, Preset, Progress
 from admission.scheduler import Scheduler
 
 
@@ -39,7 +41,11 @@ def make_spec(
     rank: int = 1,
     score: int = 0,
     deadline_us: int | None = None,
+    family: str | None = None,
+    block_size: int = 4,
 ) -> SequenceSpec:
+    """Sequences of one ``family`` have the same prompt, as far as the shorter of two goes; without one, their own."""
+    hashes = tuple(f"{family}:{index}".encode() for index in range(prompt // block_size)) if family else ()
     return SequenceSpec(
         sequence_id=sequence_id,
         class_name=f"class{rank}",
@@ -50,7 +56,15 @@ def make_spec(
         max_tokens=output,
         expected_tokens=output if expected is None else expected,
         deadline_us=deadline_us,
+        block_hashes=hashes,
     )
+
+
+def _content(spec: SequenceSpec, position: int) -> tuple[object, ...]:
+    """What the KV of a token depends on, for a sequence made by ``make_spec``: all tokens up to it."""
+    if spec.block_hashes and position < spec.prompt_tokens:
+        return (spec.block_hashes[0], position)
+    return (spec.sequence_id, position)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +75,7 @@ class Running:
     blocks: list[int]
     computed: int
     done: bool = False
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -83,8 +98,11 @@ class Harness:
     waiting: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     pauses: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
     in_flight: deque[Plan] = field(default_factory=deque)
     held: dict[int, Running] = field(default_factory=dict)
+    kv: dict[tuple[int, int], object] = field(default_factory=dict)  # (block, offset) -> content
+    num_found: int = 0  # prompt tokens that were not computed
     log: list[tuple[tuple[Event, ...], int, Step]] = field(default_factory=list)
     now: int = 0
     banned: list[str] = field(default_factory=list)
@@ -129,9 +147,9 @@ class Harness:
             self.begun[name] = False
         return self.step(LimitsChanged(limits=limits))
 
-    def report(self, *, stop: tuple[int, ...] = ()) -> Step:
-        """Execute the oldest plan; the slots in ``stop`` emit an eos if they emit at all."""
-        return self.step(self.execute(self.in_flight.popleft(), stop))
+    def report(self, *, stop: tuple[int, ...] = (), fail: tuple[int, ...] = ()) -> Step:
+        """Execute the oldest plan; slots in ``stop`` emit an eos if they emit at all, those in ``fail`` go wrong."""
+        return self.step(self.execute(self.in_flight.popleft(), stop, fail))
 
     def step(self, *events: Event) -> Step:
         self.now += 1
@@ -202,7 +220,7 @@ class Harness:
             assert not names, "a sequence joins a batch that is held"
         for start in plan.starts:
             self._check_turn(start.sequence_id)
-            assert start.swapped_tokens == (start.computed_tokens if self.progress is Progress.SWAP else 0)
+            self._check_swap(start)
             assert start.slot not in names, "a slot is given to two sequences"
             names[start.slot] = start.sequence_id
         running = [name for name in names.values() if name not in self.banned and name not in self.paused]
@@ -216,10 +234,21 @@ class Harness:
         elif limits.prefill_chunk is not None and len(planned) > 1:
             assert all(span.length <= limits.prefill_chunk for span in plan.prefill)
         self._check_decodes(plan, names)
+        self._check_blocks(plan)
+
+    def _check_blocks(self, plan: Plan) -> None:
         blocks = self._blocks_after(plan)
-        assert len(blocks) == len(set(blocks)), "a block has two owners"
-        if limits.kv_blocks is not None:
-            assert all(0 <= block < limits.kv_blocks for block in blocks)
+        if self.preset.prefix_reuse is PrefixReuse.NONE:
+            assert len(blocks) == len(set(blocks)), "a block has two owners"
+        if self.limits.kv_blocks is not None:
+            assert all(0 <= block < self.limits.kv_blocks for block in blocks)
+
+    def _check_swap(self, start: Start) -> None:
+        if self.progress is not Progress.SWAP or not self.pauses.get(start.sequence_id):
+            assert start.swapped_tokens == 0, "KV comes back that never went"
+        if start.swapped_tokens > 0:
+            assert start.swapped_tokens == start.computed_tokens
+        self.num_found += start.computed_tokens - start.swapped_tokens
 
     def _check_decodes(self, plan: Plan, names: dict[int, str]) -> None:
         """A stream that has begun gets a token from every plan; only a lack of memory may stall it."""
@@ -236,10 +265,15 @@ class Harness:
             self.begun[names[slot]] = True
 
     def _check_turn(self, starting: str) -> None:
-        """The next in the preset's waiting order starts: the head is not passed over."""
-        first = min(self.preset.waiting_order(self.specs[name]) for name in self.waiting)
-        assert self.preset.waiting_order(self.specs[starting]) == first, "a sequence starts before its turn"
+        """The next in the preset's waiting order starts; who waits for a prefix may be passed a few times."""
+        order = self.preset.waiting_order
         self.waiting.remove(starting)
+        ahead = [name for name in self.waiting if order(self.specs[name]) < order(self.specs[starting])]
+        for name in ahead:
+            self.passes[name] = self.passes.get(name, 0) + 1
+            may_wait = self.preset.prefix_reuse is PrefixReuse.AWAITED and self.specs[name].block_hashes
+            assert may_wait, "a sequence starts before its turn"
+            assert self.passes[name] <= MOST_PASSES, "a sequence is passed over too often"
 
     def _applied(self) -> dict[int, Running]:
         """The worker's slots once every plan in flight is applied."""
@@ -264,26 +298,27 @@ class Harness:
 
     # what the worker does
 
-    def execute(self, plan: Plan, stop: tuple[int, ...] = ()) -> Reported:
-        _apply(plan, self.held)
+    def execute(self, plan: Plan, stop: tuple[int, ...] = (), fail: tuple[int, ...] = ()) -> Reported:
+        self._let_in(plan)
         finished: list[Finished] = []
+        for slot in [*plan.decode, *(span.slot for span in plan.prefill)]:
+            if slot in fail and not self.held[slot].done:
+                self.held[slot].done = self.held[slot].failed = True
+                finished.append(Finished(slot=slot, reason=FinishReason.FAILED))
         for span in plan.prefill:
             running = self.held[span.slot]
             assert running.done or span.start == running.computed, "a chunk does not follow the one before"
-            running.computed += span.length
-            self._has_room(running)
+            self._compute(running, span.length)
             if span.emits:
                 known = self.specs[running.sequence_id].prompt_tokens + self.tokens[running.sequence_id]
                 assert running.done or running.computed == known, "a token is emitted before its prompt is computed"
         for slot in plan.decode:
-            if not self.held[slot].done:
-                self.held[slot].computed += 1
-                self._has_room(self.held[slot])
+            self._compute(self.held[slot], 1)
         for slot in [*plan.decode, *(span.slot for span in plan.prefill if span.emits)]:
             reason = self._emit(self.held[slot], eos=slot in stop)
             if reason is not None:
                 finished.append(Finished(slot=slot, reason=reason))
-        live = sum(len(running.blocks) for running in self.held.values())
+        live = len({block for running in self.held.values() for block in running.blocks})
         return Reported(
             step=plan.step,
             finished=tuple(finished),
@@ -304,9 +339,41 @@ class Harness:
             return FinishReason.LENGTH
         return None
 
-    def _has_room(self, running: Running) -> None:
-        if self.limits.kv_blocks is not None and not running.done:
-            assert running.computed <= len(running.blocks) * self.limits.block_size, "KV is written past the blocks"
+    def _let_in(self, plan: Plan) -> None:
+        """Apply a plan; what a sequence brings along from outside the pool is written into its blocks."""
+        before = set(self.held)
+        failed = [self.held[slot] for slot in plan.frees if self.held[slot].failed]
+        _apply(plan, self.held)
+        shared = {block for running in self.held.values() for block in running.blocks}
+        for gone in failed:  # what it wrote is in doubt
+            self.kv = {place: kv for place, kv in self.kv.items() if place[0] not in gone.blocks or place[0] in shared}
+        for start in plan.starts:
+            assert start.slot not in before or start.slot in plan.frees, "a slot is started twice"
+            running = self.held[start.slot]
+            retained = self.progress is Progress.RETAIN and self.pauses.get(start.sequence_id, 0) > 0
+            brought = start.computed_tokens if retained else start.swapped_tokens
+            self._write(running, range(brought))
+
+    def _compute(self, running: Running, length: int) -> None:
+        """One that is done is left out. The others look back at all that they have computed."""
+        if running.done:
+            return
+        begin, end = running.computed, running.computed + length
+        running.computed = end
+        if self.limits.kv_blocks is not None:
+            assert end <= len(running.blocks) * self.limits.block_size, "KV is written past the blocks"
+            self._write(running, range(begin, end))
+            spec = self.specs[running.sequence_id]
+            for position in range(end):
+                assert self.kv[self._place(running, position)] == _content(spec, position), "KV of other tokens is read"
+
+    def _write(self, running: Running, positions: range) -> None:
+        if self.limits.kv_blocks is not None:
+            for position in positions:
+                self.kv[self._place(running, position)] = _content(self.specs[running.sequence_id], position)
+
+    def _place(self, running: Running, position: int) -> tuple[int, int]:
+        return running.blocks[position // self.limits.block_size], position % self.limits.block_size
 
 
 def _apply(plan: Plan, held: dict[int, Running]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admission.ledger import Holding, Ledger, LedgerError, Promise
+from admission.blocks import LedgerError
+from admission.ledger import Holding, Ledger, Promise
 
 
 def make_ledger(num_blocks: int | None = 10) -> Ledger:
@@ -97,7 +98,7 @@ def test_the_check_finds_a_holding_that_is_missing() -> None:
     """The check is what tests and idle times rely on."""
     ledger = make_ledger()
     open_holding(ledger, now=1, in_all=1)
-    with pytest.raises(LedgerError, match="pool"):
+    with pytest.raises(LedgerError, match="blocks held"):
         ledger.check([])
 
 

@@ -147,6 +147,22 @@ async def test_an_offer_that_meets_a_standing_want_wakes_its_driver_and_never_wa
     assert ids(await handed) == ["e"]
 
 
+async def test_a_claim_asks_for_what_is_wanted_once_it_knows_of_all_that_came(queue: RedisQueue) -> None:
+    """A want that was right before the last delivery is one slot too many: an offer would be handed over in vain."""
+    await queue.claim(DRIVER, Asked(slots=1))
+    await queue.offer(entry("e"))
+    arrived: list[str] = []
+
+    async def collect() -> None:
+        arrived.extend(ids(await queue.next_handed(DRIVER, 5.0)))
+
+    collecting = asyncio.create_task(collect())
+    await asyncio.sleep(0)  # its call goes first
+    assert await queue.claim(DRIVER, lambda: Asked(slots=1 - len(arrived))) == ()
+    await collecting
+    assert (await queue.offer(entry("next"))).outcome is Offered.QUEUED
+
+
 async def test_a_better_offer_wakes_the_driver_whose_weakest_it_may_displace(queue: RedisQueue) -> None:
     """Without the wake-up an interactive request would wait until some batch sequence ends."""
     await queue.offer(entry("low"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from admission.events import SequenceSpec
 from admission.limits import Limits
 from admission.presets import PRESETS, Progress
 from admission.scheduler import Scheduler
@@ -21,6 +23,7 @@ LENGTHS = {
     "expected": st.integers(1, 6),
     "rank": st.integers(0, 2),
     "patience": st.one_of(st.none(), st.none(), st.integers(0, 30)),
+    "family": st.sampled_from([None, "a", "a", "b"]),
 }
 
 
@@ -58,25 +61,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.first_limits = limits
         self.harness = Harness(limits, PRESETS[self.preset], self.progress)
 
-    def spec(self, prompt: int, output: int, expected: int, rank: int, patience: int | None):  # noqa: ANN201
+    def spec(self, *, output: int, expected: int, rank: int, patience: int | None, **prompt: Any) -> SequenceSpec:
         self.count += 1
         return make_spec(
             f"s{self.count}",
-            prompt=prompt,
+            **prompt,
             output=output,
             expected=min(expected, output),
             rank=rank,
             score=self.count - 20 * (2 - rank),
             deadline_us=None if patience is None else self.harness.now + patience,
+            block_size=BLOCK_SIZE,
         )
 
     @rule(**LENGTHS)
-    def claim(self, **shape: int) -> None:
+    def claim(self, **shape: Any) -> None:
         if len(self.harness.specs) - len(self.harness.ended) < 12:
             self.harness.claim(self.spec(**shape))
 
     @rule(**LENGTHS)
-    def exchange(self, **shape: int) -> None:
+    def exchange(self, **shape: Any) -> None:
         weakest = self.harness.scheduler.want().weakest
         spec = self.spec(**shape)
         if weakest is not None and spec.rank < weakest.rank:
@@ -87,7 +91,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def report(self, data: st.DataObject) -> None:
         slots = sorted(self.harness.held)
         stop = data.draw(st.lists(st.sampled_from(slots), max_size=1)) if slots else []
-        self.harness.report(stop=tuple(stop))
+        fail = data.draw(st.lists(st.sampled_from(slots), max_size=1)) if slots and self.count % 3 == 0 else []
+        self.harness.report(stop=tuple(stop), fail=tuple(fail))
 
     @precondition(lambda self: self.harness.in_flight)
     @rule(plans=st.integers(1, 12))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,10 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from gateway.app import HttpSettings, build_app, make_runner
+from admission.classes import DEFAULT_CLASSES, PriorityClass
+from gateway.api_keys import ApiKeys
+from gateway.app import HttpSettings, MetricsAt, build_app, make_runner
+from gateway.class_table import ClassTable
 from gateway.metrics import Metrics
 from tests.gateway.fakes import MODEL, FakeDispatcher
 
@@ -112,11 +115,25 @@ async def serve() -> AsyncIterator[ServeGateway]:
     """A function that starts gateways, over a dispatcher and with bounds of the test's choice."""
     async with AsyncExitStack() as stack:
 
-        async def start(dispatcher: FakeDispatcher | None = None, **bounds: Any) -> Gateway:
+        async def start(
+            dispatcher: FakeDispatcher | None = None,
+            classes: Iterable[PriorityClass] = DEFAULT_CLASSES,
+            keys: ApiKeys | None = None,
+            metrics_at: MetricsAt = MetricsAt.API,
+            **bounds: Any,
+        ) -> Gateway:
             settings = HttpSettings(**{"shutdown_s": 0.2, "linger_s": 0.2} | bounds)
             metrics = Metrics(CollectorRegistry())
             machinery = dispatcher or FakeDispatcher()
-            runner = make_runner(build_app(dispatcher=machinery, metrics=metrics, settings=settings), settings)
+            app = build_app(
+                dispatcher=machinery,
+                metrics=metrics,
+                settings=settings,
+                classes=ClassTable(classes),
+                keys=keys or ApiKeys(),
+                metrics_at=metrics_at,
+            )
+            runner = make_runner(app, settings)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             await web.TCPSite(runner, "127.0.0.1", 0).start()

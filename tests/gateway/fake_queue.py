@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from admission.queue import Asked, Claim, Entry, StoreUnavailable, Withdrawal, Withdrawn
 from admission.standing import HeadStart, Standing
@@ -35,10 +35,10 @@ class FakeQueue:
         self.acts.append(("withdraw", entry_id))
         return self.withdrawals.get(entry_id, Withdrawal(outcome=Withdrawn.WITHDRAWN))
 
-    async def claim(self, driver_id: str, asked: Asked) -> tuple[Claim, ...]:
+    async def claim(self, driver_id: str, asked: Asked | Callable[[], Asked]) -> tuple[Claim, ...]:
         await self._answer()
         assert driver_id
-        self.asked.append(asked)
+        self.asked.append(asked() if callable(asked) else asked)
         return self.to_claim.popleft() if self.to_claim else ()
 
     async def next_handed(self, driver_id: str, timeout_s: float) -> tuple[Claim, ...]:

@@ -63,6 +63,9 @@ class FakeStream:
     def __aiter__(self) -> AsyncIterator[Tokens]:
         return self._iterate()
 
+    def complete(self) -> None:
+        self.cancel("the answer is complete")
+
     def cancel(self, reason: str) -> None:
         self.cancels.append(reason)
 

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from admission.estimate import LEAST_SAMPLES
 from admission.keys import MODEL_PREFIX
 from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
+from gateway.clock import monotonic_us
 from gateway.driver import Driver
 from gateway.errors import Reason, Refused
+from gateway.forecast import DriverSpeed
 from gateway.redis_server import RedisServer
-from tests.gateway.small_cluster import Member, member, read_all
+from tests.gateway.small_cluster import Member, member, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake_script import Echo, FakeScript, Text
@@ -194,6 +197,97 @@ async def test_cancelling_before_the_first_token_frees_the_slot(url: str, run_di
         await wait_until(lambda: is_idle(driver), "slot and blocks are free", timeout_s=1.0)
 
 
+@pytest.mark.parametrize("origin_name", ["driver", "origin"])
+async def test_a_deadline_that_passes_in_the_queue_takes_the_request_out_of_it(
+    url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
+) -> None:
+    """On time, although nothing else happens; and no slot is ever spent on it."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as other,
+    ):
+        await driver.ready()
+        await other.ready()
+        worker.gate.clear()
+        running = [await driver.submit(prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(driver), "a driver has both")
+        origin = {"driver": driver, "origin": other}[origin_name]
+        waiting = await origin.submit(prompt_ids=PROMPT, deadline_us=monotonic_us() + 50_000)
+        assert not await nothing_waits(driver)
+        answer = await read_all(waiting)
+        assert (answer.token_ids, answer.error) == ((), Reason.DEADLINE_EXCEEDED)
+        await wait_until(lambda: nothing_waits(driver), "the queue is empty", timeout_s=1.0)
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in running] == [echoed(8)] * 2
+        assert driver.value("sluicegate_output_tokens_total") == 16
+
+
+@pytest.mark.parametrize("origin_name", ["driver", "origin"])
+async def test_a_deadline_that_passes_while_running_frees_the_slot(
+    url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
+) -> None:
+    """The origin's clock ends it, wherever its driver is; what came before is part of the answer."""
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as other,
+    ):
+        await driver.ready()
+        await other.ready()
+        origin = {"driver": driver, "origin": other}[origin_name]
+        stream = await origin.submit(max_tokens=2000, prompt_ids=PROMPT, deadline_us=monotonic_us() + 100_000)
+        first = await anext(stream)
+        worker.gate.clear()
+        rest = await read_all(stream)
+        tokens = first.token_ids + rest.token_ids
+        assert (tokens, rest.error) == (echoed(len(tokens)), Reason.DEADLINE_EXCEEDED)
+        worker.gate.set()
+        await wait_until(lambda: is_idle(driver), "slot and blocks are free", timeout_s=1.0)
+
+
+async def test_a_wait_beyond_the_deadline_is_refused_once_the_line_has_been_measured(
+    url: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever cannot be served in time hears it now. Before anything is measured, everybody is let in."""
+    for name, value in [
+        ("heartbeat.BEAT_S", 0.02),
+        ("heartbeat.SAMPLE_S", 0.01),
+        ("holdings.RENEW_S", 0.02),
+        ("line_speed.LEAST_BUSY_US", 100_000),
+        ("forecast.LEAST_SCORED_S", 0.001),
+    ]:
+        monkeypatch.setattr(f"gateway.{name}", value)
+    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=1))
+    await peer.start(f"unix:{run_dir}/w0")
+    async with member(url, run_dir, workers=(peer.address,)) as gateway:
+        await gateway.ready()
+        forecast = gateway.assembly.forecast
+        hopeless = {"max_tokens": 400, "prompt_ids": PROMPT}
+        streams = [await gateway.submit(**hopeless) for _ in range(20)]
+        early = await gateway.submit(deadline_us=monotonic_us() + 20_000, **hopeless)
+        await wait_until(lambda: forecast.wait_s("fake", 1) is not None, "the line is measured", timeout_s=20.0)
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(deadline_us=monotonic_us() + 20_000, **hopeless)
+        assert refused.value.reason is Reason.DEADLINE_UNREACHABLE
+        assert refused.value.retry_after_s is not None
+        assert (await read_all(early)).error is Reason.DEADLINE_EXCEEDED
+        late = await gateway.submit(max_tokens=4, prompt_ids=PROMPT)
+        assert {(await read_all(stream)).finish for stream in streams} == {"length"}
+        assert (await read_all(late)).finish == "length"
+        assert gateway.value("sluicegate_wait_ratio_count") >= 1
+    await peer.kill()
+
+
+async def test_a_deadline_that_is_over_is_not_offered(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """Time that tokenising took counts, and the store must not hear of what nobody waits for."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(deadline_us=monotonic_us())
+        assert refused.value.reason is Reason.DEADLINE_EXCEEDED
+        assert len(gateway.assembly.streams) == 0
+        assert gateway.value("sluicegate_iterations_total") == 0
+
+
 async def test_a_killed_worker_ends_its_streams_with_a_typed_error_and_is_driven_again(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
@@ -222,23 +316,40 @@ async def test_a_worker_that_makes_no_progress_counts_as_lost(url: str, run_dir:
         assert answer.error is Reason.WORKER_LOST
 
 
-async def test_a_full_queue_refuses_with_a_time_to_come_back(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+async def test_a_full_queue_refuses_with_a_time_to_come_back(
+    url: str, run_dir: Path, worker: WorkerPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Explicit rejection: early, and with the time that what waits will take."""
+    monkeypatch.setattr("gateway.heartbeat.BEAT_S", 60)
     async with member(url, run_dir, workers=(worker.address,), bounds=QueueBounds(max_requests=1)) as gateway:
         await gateway.ready()
         worker.gate.clear()
         accepted = [await gateway.submit(prompt_ids=PROMPT) for _ in range(2)]
         await wait_until(lambda: nothing_waits(gateway), "a driver has both")
         accepted.append(await gateway.submit(prompt_ids=PROMPT))
+        gateway.assembly.forecast.take_speeds([DriverSpeed(model="fake", tokens_per_s=2.0)])
         with pytest.raises(Refused) as refused:
             await gateway.submit(prompt_ids=PROMPT)
         assert refused.value.reason is Reason.QUEUE_FULL
+        least_s = (len(PROMPT) + 8) / 2.0
         assert refused.value.retry_after_s is not None
-        assert 1 <= refused.value.retry_after_s <= 60
+        assert least_s <= refused.value.retry_after_s <= 1.25 * least_s
         await wait_until(lambda: gateway.value("sluicegate_queue_requests") == 1, "the queue is seen")
         worker.gate.set()
         assert [(await read_all(stream)).token_ids for stream in accepted] == [echoed(8)] * 3
         assert len(gateway.assembly.streams) == 0
+
+
+async def test_what_recent_answers_took_is_what_the_queue_counts(url: str, run_dir: Path, worker: WorkerPeer) -> None:
+    """Clients allow far more output than they get: by that, a token bound would be full of air."""
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        for _ in range(LEAST_SAMPLES):
+            await read_all(await gateway.submit(max_tokens=4, prompt_ids=PROMPT))
+        entry = gateway.assembly.machinery._entry(request(max_tokens=500, prompt_ids=PROMPT))
+        assert entry.tokens == len(PROMPT) + 4
+        answer = await read_all(await gateway.submit(max_tokens=500, prompt_ids=PROMPT))
+        assert answer.token_ids == echoed(500), "what outgrows it is served all the same"
 
 
 async def test_an_unknown_model_is_told_from_one_without_a_worker(

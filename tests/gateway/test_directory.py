@@ -9,6 +9,7 @@ import redis.asyncio
 
 from admission.keys import MODEL_PREFIX
 from gateway.directory import Directory
+from gateway.forecast import DriverSpeed
 from workers.wire import ModelCard, TokenizerFiles
 
 ADDRESS = "unix:/run/w0"
@@ -111,3 +112,14 @@ async def test_a_lease_that_was_given_up_is_told_from_one_that_is_lost(
     assert await first.knows_worker(ADDRESS)
     await redis_client.flushall()
     assert not await first.knows_worker(ADDRESS)
+
+
+async def test_the_speeds_of_driven_workers_are_known_to_all(first: Directory, second: Directory) -> None:
+    """Every gateway predicts waits from the whole cluster's speed, not from its own part."""
+    assert await second.speeds(()) == ()
+    assert await second.speeds((ADDRESS, "unix:/run/w1")) == ()
+    measured = DriverSpeed(model="m", tokens_per_s=12.5)
+    fresh = DriverSpeed(model="m", tokens_per_s=None)
+    await first.publish_speed(ADDRESS, measured)
+    await first.publish_speed("unix:/run/w1", fresh)
+    assert await second.speeds((ADDRESS, "unix:/run/w1", "unix:/run/w2")) == (measured, fresh)

@@ -44,6 +44,16 @@ def test_a_gateway_gets_the_rule_and_its_batch_sizes() -> None:
     assert (gateway.preset, gateway.preferred_sizes, gateway.max_queue_delay_ms) == ("request-dynamic", (2, 4), 20)
 
 
+def test_a_gateway_gets_the_classes_and_their_order() -> None:
+    """They share one queue with the others, so all need the same."""
+    settings = up("--classes", "deploy/classes.toml", "--waiting-order", "least-served")
+
+    spec = gateway_spec(settings, RUN, "unix:///run/x/redis.sock", 0)
+    gateway = GatewaySettings.load(spec.argv[spec.argv.index("gateway", 3) + 1 :])
+
+    assert (gateway.classes, gateway.waiting_order) == (Path("deploy/classes.toml"), "least-served")
+
+
 def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
     """Its own defaults stay its own."""
     words = worker_spec(up("--model", "some/model", "--max-slots", "4"), RUN, 0).argv

@@ -7,7 +7,7 @@ from gateway.streams import Stream
 
 
 def stream() -> Stream:
-    return Stream("s", model="fake", prompt_tokens=1, on_cancel=lambda _: None)
+    return Stream("s", model="fake", class_name="standard", on_complete=lambda _: None, on_cancel=lambda _: None)
 
 
 def beats_until_given_up(opened: Stream, *, at_most: int) -> int | None:

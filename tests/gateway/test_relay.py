@@ -15,10 +15,10 @@ from gateway.clock import monotonic_us
 from gateway.dispatch import Tokens
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
+from gateway.estimates import Estimates
 from gateway.metrics import Metrics
 from gateway.relay import Relay
 from gateway.streams import Stream, Streams
-from gateway.throughput import Throughput
 from tests.gateway.small_cluster import read_all
 from tests.support import wait_until
 from workers.wire import Delivery
@@ -61,7 +61,7 @@ class End:
     def __init__(self, name: str, addresses: Addresses) -> None:
         self.name = name
         metrics = Metrics(CollectorRegistry())
-        self.streams = Streams(clock=monotonic_us, metrics=metrics, throughput=Throughput(clock=monotonic_us))
+        self.streams = Streams(clock=monotonic_us, metrics=metrics, estimates=Estimates())
         self.driver = RecordingDriver()
         drivers = DriverSet()
         drivers.add(f"{name}/w", self.driver)
@@ -77,7 +77,7 @@ class End:
         )
 
     def open(self, sequence_id: str) -> Stream:
-        return self.streams.open(sequence_id, model="m", prompt_tokens=1, on_cancel=lambda _stream: None)
+        return self.streams.open(sequence_id, model="m", class_name="standard", on_cancel=lambda _stream: None)
 
     def say(self, origin: End, position: int, *token_ids: int, finish: str = "", sequence_id: str = "a") -> None:
         self.relay.deliver(

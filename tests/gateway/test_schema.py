@@ -1,6 +1,5 @@
 import pytest
 
-from admission.classes import BATCH, INTERACTIVE, STANDARD
 from gateway.errors import Reason, Refused
 from gateway.schema import SEED_MASK, shorten
 from gateway.schema_chat import ChatCompletionRequest
@@ -55,6 +54,10 @@ def refused_param(**fields: object) -> str | None:
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"service_tier": "scale"}, "service_tier"),
+        ({"priority": "high"}, "priority"),
+        ({"priority": 0.5}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"priority": 1 << 31}, "priority"),
         ({"model": 5}, "model"),
         ({"metadata": {"a": []}}, "metadata.a"),
         ({"metadata": {str(key): "" for key in range(17)}}, "metadata"),
@@ -100,7 +103,6 @@ def test_a_wrong_value_is_refused_and_named(fields: dict[str, object], param: st
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("store", True),
-        ("priority", -5),
         ("reasoning_effort", "high"),
     ],
 )
@@ -173,22 +175,6 @@ def test_what_is_needed_is_asked_for_by_name(field: str) -> None:
     with pytest.raises(Refused) as refused:
         CompletionRequest.parse({name: value for name, value in COMPLETION.items() if name != field})
     assert refused.value.param == field
-
-
-@pytest.mark.parametrize(
-    ("tier", "expected"),
-    [
-        (None, STANDARD),
-        ("auto", STANDARD),
-        ("default", STANDARD),
-        ("standard", STANDARD),
-        ("priority", INTERACTIVE),
-        ("flex", BATCH),
-    ],
-)
-def test_the_service_tier_selects_the_class(tier: str | None, expected: object) -> None:
-    """OpenAI's own parameter, so that clients need no other."""
-    assert chat(service_tier=tier).priority_class is expected
 
 
 def test_sampling_parameters_reach_the_worker_as_they_are() -> None:

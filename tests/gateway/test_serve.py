@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -104,6 +105,42 @@ async def test_a_client_that_goes_away_frees_its_slot(url: str, run_dir: Path) -
 
         await wait_until(is_free, "slot and blocks are free", timeout_s=2.0)
         assert len(peer.plans) < 2000
+    await peer.kill()
+
+
+async def test_keys_are_read_again_on_sighup_and_metrics_have_their_own_address(
+    url: str, run_dir: Path, tmp_path: Path
+) -> None:
+    """A key is given out or taken back without a restart; operators ask where clients cannot."""
+    peer = WorkerPeer()
+    await peer.start(f"unix:{run_dir}/w0")
+    file, admin = tmp_path / "keys.toml", f"127.0.0.1:{free_port()}"
+
+    def write(secret: str) -> None:
+        file.write_text(f'[web]\nsha256 = "{hashlib.sha256(secret.encode()).hexdigest()}"\n')
+
+    write("first")
+    settings = {"redis": url, "worker": (peer.address,), "relay": f"unix:{run_dir}/r", "api_keys": file, "admin": admin}
+    async with served(**settings) as (http, _):
+
+        async def status(secret: str) -> int:
+            async with http.get("/v1/models", headers={"Authorization": f"Bearer {secret}"}) as answer:
+                return answer.status
+
+        async def second_is_known() -> bool:
+            return await status("second") == 200
+
+        assert (await status("first"), await status("second")) == (200, 401)
+        write("second")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await wait_until(second_is_known, "the new key is known")
+        assert await status("first") == 401
+        async with http.get("/metrics", headers={"Authorization": "Bearer second"}) as answer:
+            assert answer.status == 404
+        async with http.get(f"http://{admin}/metrics") as answer:
+            assert "sluicegate_requests" in await answer.text()
+        async with http.get(f"http://{admin}/v1/models") as answer:
+            assert answer.status == 404
     await peer.kill()
 
 

@@ -136,6 +136,14 @@ def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
     assert "sluicegate" in line
 
 
+def test_an_unknown_waiting_order_is_refused_with_the_known_ones() -> None:
+    """All gateways sort one queue."""
+    (line,) = mistakes(UpSettings, "--waiting-order", "lifo")
+    assert line.startswith("--waiting-order: ")
+    assert "least-served" in line
+    assert GatewaySettings.load(["--waiting-order", "edf"]).waiting_order == "edf"
+
+
 def test_batch_sizes_are_whole_numbers_above_zero() -> None:
     """A batch of nobody never starts."""
     assert UpSettings.load(["--preferred-sizes", "4, 8"]).preferred_sizes == (4, 8)
@@ -148,6 +156,13 @@ def test_an_address_that_is_none_is_refused() -> None:
     """Both words of the wire's addresses are easily forgotten."""
     lines = mistakes(GatewaySettings, "--worker", "unix:/a,localhost:9001", "--relay", "9080")
     assert [line.split(":")[0] for line in lines] == ["--worker", "--relay"]
+
+
+@pytest.mark.parametrize("address", ["9090", "localhost", "localhost:http", "unix:/a"])
+def test_an_admin_address_is_a_host_and_a_port(address: str) -> None:
+    """One that is not would be found out only when somebody looks for the metrics."""
+    assert mistakes(GatewaySettings, "--admin", address) == (f"--admin: must be HOST:PORT (got {address!r})",)
+    assert GatewaySettings.load(["--admin", "[::1]:9090"]).admin == "[::1]:9090"
 
 
 def test_a_relay_beyond_this_machine_needs_a_secret() -> None:

@@ -9,7 +9,7 @@ from gateway.chat import ChatEndpoint
 from gateway.completions import CompletionEndpoint
 from gateway.sse import ChoiceJson, ChunkWriter, ReplyHead, Usage
 
-HEAD = ReplyHead(reply_id='id"\\', created=5, model="org/model ü")
+HEAD = ReplyHead(reply_id='id"\\', created=5, model="org/model ü", service_tier="flex")
 CHOICES = [ChatEndpoint.choice, CompletionEndpoint.choice]
 
 

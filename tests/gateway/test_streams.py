@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from admission.estimate import LEAST_SAMPLES
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
+from gateway.estimates import Estimates
+from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
 from gateway.streams import Stream, StreamBounds, Streams
-from gateway.throughput import Throughput
 from workers.wire import Delivery
 
 
@@ -25,11 +27,21 @@ class Setup:
         self.metrics = Metrics(CollectorRegistry())
         self.cancelled: list[str] = []
         clock = lambda: self.now_us  # noqa: E731
-        self.streams = Streams(clock=clock, metrics=self.metrics, throughput=Throughput(clock=clock), bounds=bounds)
+        self.estimates = Estimates()
+        self.streams = Streams(
+            clock=clock,
+            metrics=self.metrics,
+            estimates=self.estimates,
+            bounds=bounds,
+        )
 
-    def open(self, sequence_id: str = "a") -> Stream:
+    def open(self, sequence_id: str = "a", *, deadline_us: int | None = None) -> Stream:
         return self.streams.open(
-            sequence_id, model="m", prompt_tokens=3, on_cancel=lambda stream: self.cancelled.append(stream.sequence_id)
+            sequence_id,
+            model="m",
+            class_name="standard",
+            on_cancel=lambda stream: self.cancelled.append(stream.sequence_id),
+            deadline_us=deadline_us,
         )
 
     @property
@@ -167,3 +179,79 @@ async def test_a_reader_that_keeps_reading_is_never_cut() -> None:
         setup.now_us += 900
         await anext(stream)
     assert stream.is_open
+
+
+async def test_a_deadline_ends_a_stream_on_time_and_stops_its_sequence() -> None:
+    """By the origin's own timer: nobody else has to notice, and what came before it is still read."""
+    setup = Setup()
+    stream = setup.open(deadline_us=20_000)
+    setup.streams.deliver("g/w", [part(0, 1)])
+    async with asyncio.timeout(5):
+        assert await anext(stream) == Tokens(token_ids=(1,))
+        answer = await read(stream)
+    assert (answer.token_ids, answer.error) == ((), Reason.DEADLINE_EXCEEDED)
+    assert setup.cancelled == ["a"]
+    assert len(setup.streams) == 0
+
+
+async def test_a_deadline_that_has_passed_ends_a_stream_at_once() -> None:
+    """The time between a check and the offer belongs to the client too."""
+    setup = Setup()
+    setup.now_us = 5_000
+    stream = setup.open(deadline_us=4_000)
+    async with asyncio.timeout(5):
+        assert (await read(stream)).error is Reason.DEADLINE_EXCEEDED
+
+
+async def test_the_timer_of_a_stream_goes_with_it() -> None:
+    """However it ends: a day's deadline must not keep a second's request in memory."""
+    setup = Setup()
+    finished, cancelled, refused = (setup.open(name, deadline_us=10**9) for name in "abc")
+    timers = list(setup.streams._timers.values())
+    setup.streams.deliver("g/w", [part(0, 1, finish="stop")])
+    cancelled.cancel("gone")
+    setup.streams.discard(refused)
+    assert finished.next_position == 1
+    assert len(timers) == 3
+    assert all(timer.cancelled() for timer in timers)
+    assert not setup.streams._timers
+
+
+async def test_only_whole_answers_teach_what_to_expect() -> None:
+    """A length that a client or a fault has cut short says nothing about the model."""
+    setup = Setup()
+    for number in range(LEAST_SAMPLES):
+        whole, lost, left = (setup.open(f"{kind}{number}") for kind in ("whole", "lost", "left"))
+        stopped = setup.open(f"stopped{number}")
+        for stream in (whole, lost, left, stopped):
+            setup.streams.deliver("g/w", [part(0, *range(1, 8), sequence_id=stream.sequence_id)])
+        setup.streams.deliver("g/w", [part(7, 9, finish="stop", sequence_id=whole.sequence_id)])
+        setup.streams.deliver("g/w", [part(7, error="worker_lost", sequence_id=lost.sequence_id)])
+        left.cancel("gone")
+        stopped.complete()
+        assert left.cancel_reason == "gone"
+        assert setup.estimates.expected("m", "standard", 100) == (100 if number < LEAST_SAMPLES // 2 - 1 else 8)
+    assert setup.estimates.expected("m", "batch", 100) == 100
+
+
+async def test_an_answer_that_is_complete_early_stops_its_sequence_once() -> None:
+    """A stop string is found here: the worker knows nothing of it."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1)])
+    stream.complete()
+    stream.complete()
+    assert setup.cancelled == ["a"]
+
+
+async def test_a_prediction_is_scored_once_when_the_first_token_comes() -> None:
+    """By that the gateway knows how true its predictions are."""
+    setup = Setup()
+    predicted, other = setup.open("a"), setup.open("b")
+    predicted.forecast = WaitForecast(made_us=0, wait_s=1.0)
+    setup.now_us = 1_500_000
+    setup.streams.deliver("g/w", [part(0, 1), part(0, 1, sequence_id="b")])
+    setup.streams.deliver("g/w", [part(1, 2)])
+    value = setup.metrics.registry.get_sample_value
+    assert (value("sluicegate_wait_ratio_count"), value("sluicegate_wait_ratio_sum")) == (1.0, 1.5)
+    assert other.next_position == 1

@@ -90,6 +90,47 @@ async def test_greedy_output_equals_that_of_transformers_alone_and_in_a_crowd(
     await wait_until(cluster.is_idle, "everything is given back")
 
 
+async def test_preempted_for_slots_and_for_memory_answers_stay_the_same(
+    tmp_path: Path, reference: Reference, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is recomputed, from the start or from blocks that were kept, continues exactly where it was."""
+    long = 56
+    stories = [prompt for prompt in reference.prompts[len(QUESTIONS) :] if 7 <= len(prompt) <= 50]  # they run on
+    tight = Reference(
+        model=reference.model,
+        tokenizer=reference.tokenizer,
+        prompts=stories,
+        outputs=[generate(reference.model, prompt, max_tokens=long) for prompt in stories],
+    )
+    flags = ("--dtype", "float32", "--device", "cpu", "--preset", "tutorial", "--max-slots", "3", "--kv-blocks", "12")
+    async with (
+        start_cluster(tmp_path, *flags, start_within_s=LOAD_WITHIN_S) as cluster,
+        openai.AsyncOpenAI(base_url=cluster.base_url, api_key="none", max_retries=0, timeout=300) as client,
+        asyncio.TaskGroup() as group,
+    ):
+
+        async def answered(tokens: float) -> bool:
+            return await cluster.metric("sluicegate_output_tokens_total") >= tokens
+
+        patient = [
+            group.create_task(complete(client, prompt, max_tokens=long, tier="flex")) for prompt in tight.prompts[:5]
+        ]
+        await wait_until(lambda: answered(12), "they run", timeout_s=60)
+        urgent = [
+            group.create_task(complete(client, prompt, max_tokens=long, tier="priority"))
+            for prompt in tight.prompts[5:]
+        ]
+        texts = [await answer for answer in (*patient, *urgent)]
+        ties = sum(parted_at_a_tie(tight, index, text) for index, text in enumerate(texts))
+        preempted = {
+            reason: await cluster.metric("sluicegate_preemptions_total", reason=reason) for reason in ("slot", "kv")
+        }
+        await wait_until(cluster.is_idle, "everything is given back")
+    assert min(preempted.values()) > 0
+    with capsys.disabled():
+        print(f"\npreempted {preempted}: {len(texts)} prompts, {ties} parted where the two best are closer than {TIE}")
+
+
 async def test_a_chat_streams_english_about_the_question(cluster: Cluster) -> None:
     """What `make run` promises, as the official SDK sees it."""
     question = "What is the capital of France?"
@@ -109,15 +150,19 @@ async def test_a_chat_streams_english_about_the_question(cluster: Cluster) -> No
     assert "Paris" in text
 
 
-async def complete(client: openai.AsyncOpenAI, prompt: list[int]) -> str:
-    answer = await client.completions.create(model=DEFAULT_MODEL, prompt=prompt, max_tokens=MAX_TOKENS, temperature=0)
+async def complete(
+    client: openai.AsyncOpenAI, prompt: list[int], *, max_tokens: int = MAX_TOKENS, tier: str = "default"
+) -> str:
+    answer = await client.completions.create(
+        model=DEFAULT_MODEL, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body={"service_tier": tier}
+    )
     return answer.choices[0].text
 
 
-def generate(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+def generate(model: PreTrainedModel, prompt: list[int], *, max_tokens: int = MAX_TOKENS) -> list[int]:
     ids = torch.tensor([prompt])
     output = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=MAX_TOKENS, pad_token_id=0
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, pad_token_id=0
     )
     return list(output[0, ids.shape[1] :].tolist())
 

@@ -1,0 +1,105 @@
+"""How long a request would wait: the tokens ahead of it over the speed at which the cluster's line drains.
+
+Ahead of a request is what waits in its class and in better ones, as last sampled, and what this gateway has queued
+since. That leaves out lower classes that have aged past it, and what other gateways queued within the sample's
+interval, so it errs to the short side: a deadline is refused at the door only when it is far out of reach, and the rest
+end by their own timers. The speed is the sum over all drivers of the model; unless every one of them has measured its
+own, nothing is predicted, as after a start.
+
+Every prediction about a request that then waits is held against what came of it (``WaitForecast``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from admission.classes import PriorityClass
+from admission.queue import QueueStats
+
+LEAST_RETRY_S = 1.0
+MOST_RETRY_S = 60.0
+LEAST_SPREAD_S = 3.0
+SPREAD = 0.25
+"""Clients that were refused together come back spread over a quarter of the wait, and at least this time."""
+
+LEAST_SCORED_S = 0.05
+"""Shorter waits are not scored: what they take is the time of an iteration, not that of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSpeed:
+    """What one driver publishes: tokens per second at which the line of ``model`` drains through it, None: unknown."""
+
+    model: str
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitForecast:
+    """At ``made_us`` a request was to wait ``wait_s`` for its first token."""
+
+    made_us: int
+    wait_s: float
+
+    def observed_ratio(self, now_us: int) -> float | None:
+        """How often as long it took as it was to take, when its first token comes ``now_us``; None: not scored."""
+        if self.wait_s < LEAST_SCORED_S:
+            return None
+        return (now_us - self.made_us) / 1_000_000 / self.wait_s
+
+
+class Forecast:
+    """What this gateway knows of the lines and their speeds."""
+
+    def __init__(self, classes: Iterable[PriorityClass]) -> None:
+        self._ranks = {cls.name: cls.rank for cls in classes}
+        self._speeds: Mapping[str, float] = {}
+        self._tokens_by_rank: dict[str, defaultdict[int, float]] = {}
+
+    def take_speeds(self, speeds: Iterable[DriverSpeed]) -> None:
+        """What the drivers of the cluster have published last."""
+        sums: dict[str, float] = {}
+        unknown: set[str] = set()
+        for speed in speeds:
+            if speed.tokens_per_s is None:
+                unknown.add(speed.model)
+            else:
+                sums[speed.model] = sums.get(speed.model, 0.0) + speed.tokens_per_s
+        self._speeds = {model: total for model, total in sums.items() if model not in unknown and total > 0}
+
+    def sample(self, model: str, stats: QueueStats) -> None:
+        """What waits for ``model`` now: entries of the mean length, those of a class unknown here in the worst one."""
+        tokens = self._tokens_by_rank[model] = defaultdict(float)
+        worst = max(self._ranks.values())
+        for class_name, num_requests in stats.by_class:
+            rank = self._ranks.get(class_name, worst)
+            tokens[rank] += num_requests * stats.tokens / max(1, stats.requests)
+
+    def queued(self, model: str, rank: int, tokens: int) -> None:
+        """An entry of this gateway has just joined the line."""
+        self._tokens_by_rank.setdefault(model, defaultdict(float))[rank] += tokens
+
+    def wait_s(self, model: str, rank: int) -> float | None:
+        """How long a request that comes now would wait; None: not known."""
+        by_rank = self._tokens_by_rank.get(model)
+        ahead = 0.0 if by_rank is None else sum([tokens for other, tokens in by_rank.items() if other <= rank])
+        return self.drain_s(model, ahead)
+
+    def drain_s(self, model: str, tokens: float) -> float | None:
+        """How long the cluster takes for so many tokens of its line; None: not known."""
+        speed = self._speeds.get(model)
+        return None if speed is None else tokens / speed
+
+
+def retry_after_s(wait_s: float | None) -> float | None:
+    """When to come back, for a client that would have to wait so long; None stays unknown.
+
+    Never before ``LEAST_RETRY_S`` nor after ``MOST_RETRY_S``, and never at the same time as others.
+    """
+    if wait_s is None:
+        return None
+    least_s = min(max(wait_s, LEAST_RETRY_S), MOST_RETRY_S / (1 + SPREAD))
+    return least_s + random.uniform(0, max(SPREAD * least_s, LEAST_SPREAD_S))  # noqa: S311 (it guards nothing)
