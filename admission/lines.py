@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from admission.items import Item, Place
 from admission.lanes import Lane, order_of
 from admission.queue import QueueStats
+from admission.standing import COMMON_LANE
 
 
 class Lines:
@@ -54,14 +55,21 @@ class Lines:
         item.is_charged, item.passes = True, 0
         self.leave(item)
 
-    def in_order_for(self, driver_id: str) -> Iterator[Item]:
+    def in_order_for(self, driver_id: str, classes: Container[str] | None = None) -> Iterator[Item]:
         """What a claim of this driver looks at, one after the other. The lines must not change meanwhile.
+
+        ``classes``: leave out the lanes of all other classes. What all classes share may still bring entries of others.
 
         Of what comes next in each lane, and in the driver's own line, the best score goes first: its own score, so that
         an old entry of an account that must wait does not lend its age to others.
         """
         own = iter(self._paused.get(driver_id, ()))
-        return heapq.merge(own, *(lane.in_order() for lane in self._lanes.values()), key=order_of)
+        lanes = (
+            lane.in_order()
+            for name, lane in self._lanes.items()
+            if classes is None or name in classes or name == COMMON_LANE
+        )
+        return heapq.merge(own, *lanes, key=order_of)
 
     def worst_below(self, rank: int) -> Iterator[Item]:
         """What may be shed for an entry of this rank, the worst score first; never what was given out before."""

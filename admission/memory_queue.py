@@ -6,7 +6,8 @@ The rules:
   entry, it is handed over; of several such drivers the one with most free slots takes it. Else it stays within the
   bounds, or is refused and leaves no trace. The bounds of its class come first; when the queue's are full and its class
   may shed, the worst entries of lower classes that may be shed leave for it, as few as make room, or none.
-* A claim takes one entry after the other while slots and KV room last. One that does not fit is passed over, at most
+* A claim takes one entry after the other while slots and KV room last; first of the classes that have fewer slots there
+  than they are guaranteed, as long as they are short, then of all. One that does not fit is passed over, at most
   ``max_passes`` times by all drivers together until it is given out; then nobody takes another ahead of it for want of
   room, so nothing starves. What was asked for and not given stands as the driver's want.
 * When the very first entry has no slot or no room, a claim may exchange: the entry goes to the driver and the driver's
@@ -68,7 +69,7 @@ class MemoryQueue:
         taker = self._taker(item, now_us)
         if taker is not None:
             driver_id, choice = taker
-            self._wants[driver_id].take(entry.tokens)
+            self._wants[driver_id].take(entry)
             self._give(choice, driver_id, Place.HANDED)
             item.answer = Offered.HANDED
             self._handed.setdefault(driver_id, []).append(entry.entry_id)
@@ -113,12 +114,13 @@ class MemoryQueue:
             kv_tokens=asked.kv_tokens,
             weakest=None if claims else asked.weakest,
             expires_us=now_us + WANT_LEASE_US,
+            short={name: slots for name, slots in asked.short if slots > 0},
         )
         for claim in claims:
-            want.take(claim.entry.tokens)
+            want.take(claim.entry)
         while choice := self._choose(driver_id, want):
             claims.append(self._give(choice, driver_id, Place.HELD))
-            want.take(choice.item.entry.tokens)
+            want.take(choice.item.entry)
             if choice.victim is not None:
                 self._lines.join(choice.victim, pinned_to=driver_id)
                 want.end()
@@ -207,8 +209,7 @@ class MemoryQueue:
         victim = self._items.get(want.weakest.sequence_id) if want.weakest else None
         if victim and (victim.place is not Place.HELD or victim.driver_id != driver_id or victim.cancelled):
             victim = None
-        in_order = self._lines.in_order_for(driver_id)
-        return choose(in_order, want, victim=victim, max_passes=self._bounds.max_passes)
+        return choose(self._lines, driver_id, want, victim=victim, max_passes=self._bounds.max_passes)
 
     def _wake_claimants(self) -> None:
         for driver_id, want in self._wants.items():

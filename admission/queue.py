@@ -142,12 +142,14 @@ class Claim:
 class Asked:
     """What a driver asks of a claim: ``slots`` entries at most, which have ``kv_tokens`` of room (None: not limited).
 
-    ``weakest`` may be given back for a better entry that has no slot or no room.
+    ``weakest`` may be given back for a better entry that has no slot or no room. ``short`` names the classes that have
+    fewer slots at this driver than they are guaranteed, and by how many: what waits of them goes first, for so many.
     """
 
     slots: int
     kv_tokens: int | None = None
     weakest: Weakest | None = None
+    short: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from admission.queue import (
     Withdrawal,
     Withdrawn,
 )
-from admission.standing import FixedScore, HeadStart, Standing
+from admission.standing import COMMON_LANE, FixedScore, HeadStart, Standing
 
 Argument = str | int | bytes
 
@@ -45,6 +45,7 @@ local MARK_TTL_MS = {MARK_TTL_MS}
 local WANT_LEASE_US = {WANT_LEASE_US}
 local LOOK_AHEAD = {LOOK_AHEAD}
 local MAX_SHED = {MAX_SHED}
+local COMMON_LANE = '{COMMON_LANE}'
 """
 
 _HEADER = re.compile(
@@ -140,12 +141,15 @@ class QueueScripts:
 
     async def claim(self, driver_id: str, asked: Asked, received: Sequence[str]) -> tuple[Claim, ...]:
         weakest = asked.weakest
+        short = [(name, slots) for name, slots in asked.short if slots > 0]
         rows = await self._run(
             "claim",
             driver_id,
             asked.slots,
             _or_empty(asked.kv_tokens),
             *((weakest.sequence_id, weakest.rank, weakest.score) if weakest else ("", "", "")),
+            len(short),
+            *(argument for shortage in short for argument in shortage),
             *received,
         )
         return tuple(_claim(row) for row in rows)

@@ -98,10 +98,13 @@ end
 
 -- What a claim of this driver looks at, one entry a call. Of what comes next in each lane, and in the driver's own line,
 -- the best score goes first: its own score, so that an old entry of an account that must wait does not lend its age to
--- others.
-local function walk_for(driver)
+-- others. With `classes` (a table by name) the lanes of all others are left out; what all classes share may still bring
+-- entries of others.
+local function walk_for(driver, classes)
   local walks = {walk_paused(driver)}
-  for _, lane in ipairs(redis.call('HKEYS', LANES)) do walks[#walks + 1] = walk_lane(lane) end
+  for _, lane in ipairs(redis.call('HKEYS', LANES)) do
+    if not classes or classes[lane] or lane == COMMON_LANE then walks[#walks + 1] = walk_lane(lane) end
+  end
   local fronts = {}
   for index, walk in ipairs(walks) do fronts[index] = walk() or false end
   return function()

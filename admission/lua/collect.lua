@@ -12,4 +12,4 @@ if want then
   want.expires = now_us() + WANT_LEASE_US
   set_want(driver, want)
 end
-return (undelivered(driver))
+return undelivered(driver)

@@ -504,3 +504,44 @@ def test_what_has_started_is_never_shed() -> None:
     assert harness.offer("high", INTERACTIVE, rule=SHEDS) is Offered.QUEUE_FULL
     harness.queue.forget_driver(DRIVER, harness.now_us)
     assert harness.offer("higher", INTERACTIVE, rule=SHEDS) is Offered.QUEUE_FULL
+
+
+# --- guaranteed shares ------------------------------------------------------------------------------------------------
+
+
+def shared_out(harness: Harness, slots: int, *short: tuple[str, int], kv_tokens: int | None = None) -> list[str]:
+    asked = Asked(slots=slots, kv_tokens=kv_tokens, short=short)
+    return [claim.entry.entry_id for claim in harness.queue.claim(DRIVER, asked, harness.now_us)]
+
+
+def test_a_class_under_its_share_goes_first_for_as_many_slots_as_it_is_short_of() -> None:
+    """A guarantee that waits for its turn is none; and one that takes more is a priority."""
+    harness = Harness()
+    for number in range(LOOK_AHEAD + 1):
+        harness.offer(f"high{number}", INTERACTIVE)
+    for number in range(3):
+        harness.offer(f"low{number}")
+    assert shared_out(harness, 4, (BATCH.name, 2)) == ["low0", "low1", "high0", "high1"]
+
+
+def test_a_share_that_nobody_waits_for_is_lent() -> None:
+    """Slots do not stay empty for a class that has nothing to run."""
+    harness = Harness()
+    harness.offer("high", INTERACTIVE)
+    assert shared_out(harness, 1, (BATCH.name, 1)) == ["high"]
+
+
+def test_what_was_lent_is_given_back_with_the_next_free_slot() -> None:
+    """An offer of the class that is short meets a standing want ahead of what it would have to wait for."""
+    harness = Harness()
+    harness.offer("large", INTERACTIVE, tokens=100)
+    assert shared_out(harness, 1, (BATCH.name, 1), kv_tokens=50) == []
+    assert harness.offer("low") is Offered.HANDED
+
+
+def test_a_class_that_is_short_but_does_not_fit_leaves_the_slot_to_others() -> None:
+    """A guarantee of slots is none of memory."""
+    harness = Harness(max_passes=0)
+    harness.offer("high", INTERACTIVE)
+    harness.offer("low and large", BATCH, tokens=100)
+    assert shared_out(harness, 2, (BATCH.name, 1), kv_tokens=50) == ["high"]

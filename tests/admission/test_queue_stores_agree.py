@@ -49,6 +49,12 @@ NUM_LONG_PAUSES = 15  # the marks of ended entries outlive them all
 drivers = st.sampled_from(DRIVERS)
 backwards = st.integers(0, 7)  # which of the last ones
 rooms = st.none() | st.integers(0, 10)
+Short = tuple[tuple[str, int], ...]
+shortages = st.just(()) | st.lists(
+    st.tuples(st.sampled_from([cls.name for cls in CLASSES]), st.integers(0, 2)),
+    unique_by=lambda one: one[0],
+    max_size=2,
+).map(tuple)
 models = itertools.count()
 
 
@@ -167,16 +173,16 @@ class Stores(RuleBasedStateMachine):
         rule = self.rules[entry.entry_id]
         self.both(self.memory.offer(entry, self.now_us, rule), lambda: self.redis.offer(entry, rule))
 
-    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=rooms)
-    def claim(self, driver: str, slots: int, kv_tokens: int | None) -> None:
-        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens))
+    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=rooms, short=shortages)
+    def claim(self, driver: str, slots: int, kv_tokens: int | None, short: Short) -> None:
+        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, short=short))
 
     @precondition(lambda self: any(self.has.values()))
-    @rule(back=backwards, slots=st.integers(0, 2), kv_tokens=rooms)
-    def claim_in_exchange(self, back: int, slots: int, kv_tokens: int | None) -> None:
+    @rule(back=backwards, slots=st.integers(0, 2), kv_tokens=rooms, short=shortages)
+    def claim_in_exchange(self, back: int, slots: int, kv_tokens: int | None, short: Short) -> None:
         driver, held = self.some_held(back)
         weakest = Weakest(sequence_id=held.entry.entry_id, rank=held.entry.rank, score=held.score)
-        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, weakest=weakest))
+        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, weakest=weakest, short=short))
 
     @rule(driver=drivers)
     def next_handed(self, driver: str) -> None:
@@ -354,6 +360,7 @@ def some_offering(choose: random.Random) -> Offering:
 def perform(act: str, stores: Stores, choose: random.Random) -> None:
     """One act with arguments by chance; time passes instead where there is nothing to act on."""
     driver, back = choose.choice(DRIVERS), choose.randrange(8)
+    short = choose.choice(((), (), ((choose.choice(CLASSES).name, choose.randint(1, 2)),)))
     held, offered = any(stores.has.values()), bool(stores.entries)
     possible: dict[str, tuple[bool, Callable[[], None]]] = {
         "offer": (
@@ -361,10 +368,10 @@ def perform(act: str, stores: Stores, choose: random.Random) -> None:
             lambda: stores.offer([some_offering(choose)]),
         ),
         "offer again": (offered, lambda: stores.offer_again(back)),
-        "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))),
+        "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)), short)),
         "claim in exchange": (
             held,
-            lambda: stores.claim_in_exchange(back, choose.choice((0, 0, 1)), choose.choice((None, 0, 2))),
+            lambda: stores.claim_in_exchange(back, choose.choice((0, 0, 1)), choose.choice((None, 0, 2)), short),
         ),
         "next handed": (True, lambda: stores.next_handed(driver)),
         "withdraw": (offered, lambda: stores.withdraw(back)),
