@@ -540,3 +540,13 @@ async def test_a_driver_that_leaves_gives_up_what_it_never_received_and_what_it_
     await queue.forget_driver(DRIVER)
     assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=5))) == ["paused"]
     assert (await queue.withdraw("held")).outcome is Withdrawn.UNKNOWN
+
+
+async def test_what_has_started_is_not_shed_after_its_driver_left(queue: RedisQueue) -> None:
+    """It waits with all others then, but its client has tokens already."""
+    for number in range(BOUND):
+        await queue.offer(entry(f"e{number}"), ClassRule(may_be_shed=True))
+    started = ids(await queue.claim(DRIVER, Asked(slots=BOUND)))
+    await queue.give_back(DRIVER, started)
+    await queue.forget_driver(DRIVER)
+    assert (await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))).outcome is Offered.QUEUE_FULL
