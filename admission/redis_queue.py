@@ -23,7 +23,17 @@ import redis.asyncio
 
 from admission.heartbeats import Heartbeats
 from admission.keys import WANT_LEASE_US, QueueKeys
-from admission.queue import Asked, Claim, Entry, OfferResult, QueueBounds, QueueStats, Withdrawal
+from admission.queue import (
+    NO_CLASS_RULE,
+    Asked,
+    Claim,
+    ClassRule,
+    Entry,
+    OfferResult,
+    QueueBounds,
+    QueueStats,
+    Withdrawal,
+)
 from admission.redis_client import CALL_TIMEOUT_S, blocking_twin, bounded
 from admission.scripts import QueueScripts
 
@@ -73,10 +83,10 @@ class RedisQueue:
 
     # --- for origins --------------------------------------------------------------------------------------------------
 
-    async def offer(self, entry: Entry) -> OfferResult:
-        """Queue ``entry``, or hand it to a standing want, or say which bound is full."""
+    async def offer(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
         async with bounded("offer"):
-            return await self._scripts.offer(entry)
+            return await self._scripts.offer(entry, rule)
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""

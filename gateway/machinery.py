@@ -31,6 +31,7 @@ from workers.wire import Job, ModelCard, TokenizerFiles, encode
 _FULL = {
     Offered.QUEUE_FULL: (Reason.QUEUE_FULL, "The queue is full."),
     Offered.QUEUE_TOKENS_FULL: (Reason.QUEUE_TOKENS_FULL, "The queue holds as many tokens as it may."),
+    Offered.CLASS_FULL: (Reason.CLASS_FULL, "As much waits of this class as may."),
 }
 
 
@@ -183,6 +184,7 @@ class Machinery:
             tokens=tokens,
             payload=encode(job),
             tenant=request.tenant,
+            origin=job.origin,
         )
 
     def _predict(self, request: GenerationRequest, rank: int) -> float | None:
