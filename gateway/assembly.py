@@ -91,7 +91,7 @@ class Assembly:
         self.directory = Directory(client, gateway_id=options.gateway_id)
         estimates = Estimates()
         speeds = LineSpeeds(clock=clock)
-        self.forecast = Forecast(options.classes)
+        self.forecast = Forecast(options.classes, options.waiting_order)
         self.streams = Streams(clock=clock, metrics=metrics, estimates=estimates)
         self.acts = StoreActs(metrics=metrics)
         self.relay = Relay(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,10 +15,11 @@ import pytest
 import pytest_asyncio
 
 from admission.estimate import LEAST_SAMPLES
-from admission.keys import MODEL_PREFIX
+from admission.keys import MODEL_PREFIX, QueueKeys
 from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
 from gateway.clock import monotonic_us
+from gateway.dispatch import Tokens
 from gateway.driver import Driver
 from gateway.errors import Reason, Refused
 from gateway.forecast import DriverSpeed
@@ -275,6 +277,36 @@ async def test_a_wait_beyond_the_deadline_is_refused_once_the_line_has_been_meas
         assert (await read_all(late)).finish == "length"
         assert gateway.value("sluicegate_wait_ratio_count") >= 1
     await peer.kill()
+
+
+async def test_whenever_deadlines_pass_each_request_ends_once_and_nothing_is_left(
+    url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any
+) -> None:
+    """Offered, handed, claimed, running, finishing: an end may cross any of these, on either side of the relay."""
+    moments = random.Random(7)
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as origin,
+    ):
+        await driver.ready()
+        await origin.ready()
+
+        async def ask(gateway: Member) -> Tokens:
+            left_us = moments.randrange(1_000, 400_000)
+            stream = await gateway.submit(max_tokens=60, prompt_ids=PROMPT, deadline_us=monotonic_us() + left_us)
+            return await read_all(stream)
+
+        async def store_is_empty() -> bool:
+            return bool(await redis_client.hlen(QueueKeys.of("fake").entries) == 0)
+
+        asking = [asyncio.create_task(ask(moments.choice((driver, origin)))) for _ in range(60)]
+        answers = await asyncio.gather(*asking)
+        assert all(answer.token_ids == echoed(len(answer.token_ids)) for answer in answers)
+        ends = {(answer.finish, answer.error) for answer in answers}
+        assert ends == {("length", None), (None, Reason.DEADLINE_EXCEEDED)}
+        await wait_until(lambda: is_idle(driver), "nothing runs and nothing waits")
+        assert (len(driver.assembly.streams), len(origin.assembly.streams)) == (0, 0)
+        await wait_until(store_is_empty, "the store knows none of them any more")
 
 
 async def test_a_deadline_that_is_over_is_not_offered(url: str, run_dir: Path, worker: WorkerPeer) -> None:
