@@ -116,13 +116,9 @@ def _less(want: Want, claims: Sequence[Claim]) -> Want:
     kv_tokens = want.kv_tokens
     if kv_tokens is not None:
         kv_tokens = max(0, kv_tokens - sum(claim.entry.tokens for claim in claims))
-    met = Counter(claim.entry.class_name for claim in claims)
-    return Want(
-        slots=max(0, want.slots - len(claims)),
-        kv_tokens=kv_tokens,
-        weakest=want.weakest,
-        short=tuple([(name, slots - met[name]) for name, slots in want.short if slots > met[name]]),
-    )
+    got = Counter(claim.entry.class_name for claim in claims)
+    short = tuple((name, slots - got[name]) for name, slots in want.short if slots > got[name])
+    return Want(slots=max(0, want.slots - len(claims)), kv_tokens=kv_tokens, weakest=want.weakest, short=short)
 
 
 def _differs(latest: Want, standing: Want) -> bool:

@@ -36,7 +36,9 @@ local function undelivered(driver)
   return rows
 end
 
+local function is_woken(driver) return redis.call('LLEN', inbox_of(driver)) > 0 end
+
 local function wake(driver)
-  if redis.call('LLEN', inbox_of(driver)) == 0 then redis.call('RPUSH', inbox_of(driver), 'wake') end
+  if not is_woken(driver) then redis.call('RPUSH', inbox_of(driver), 'wake') end
   keep(inbox_of(driver))
 end

@@ -83,7 +83,8 @@ end
 
 -- Wake every driver whose claim would now give it something: the lines have changed.
 local function wake_claimants()
+  if total('requests') == 0 then return end
   for _, driver in ipairs(redis.call('HKEYS', WANTS)) do
-    if choose(driver, want_of(driver)) then wake(driver) end
+    if not is_woken(driver) and choose(driver, want_of(driver)) then wake(driver) end
   end
 end
