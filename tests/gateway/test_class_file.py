@@ -52,6 +52,11 @@ def test_a_file_is_the_whole_list(tmp_path: Path) -> None:
         ("head-start-s = nan", "only.head-start-s"),
         ("max-priority = 0.5", "only.max-priority"),
         ("deadline-ms = 0", "only.deadline-ms"),
+        ("share-percent = 101", "only.share-percent"),
+        ("max-waiting = -1", "only.max-waiting"),
+        ("max-waiting-tokens = 1e9", "only.max-waiting-tokens"),
+        ("sheds = 1", "only.sheds"),
+        ('preemptible = "no"', "only.preemptible"),
         ("weight = 3", "only.weight: is not a known field"),
     ],
 )
@@ -66,6 +71,9 @@ def test_a_file_in_which_a_request_could_lose_its_way_says_why(tmp_path: Path) -
     """Each field may be good, and the table as a whole not."""
     assert "max priorities" in problem(tmp_path, ONLY + "max-priority = 5\n")
     assert "service tier" in problem(tmp_path, ONLY.replace("default", "flex"))
+    assert "no other bound" in problem(tmp_path, ONLY + "no-queue = true\nmax-waiting = 5\n")
+    shares = ONLY.replace("[only]", "[first]") + "share-percent = 60\nmax-priority = 1\n"
+    assert "100 percent" in problem(tmp_path, shares + ONLY.replace("rank = 0", "rank = 1") + "share-percent = 60\n")
     many = "".join(f"[c{number}]\n" for number in range(MOST_CLASSES + 1))
     assert problem(tmp_path, many) == "has 17 tables; there may be 1 to 16"
 
