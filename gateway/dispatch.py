@@ -36,15 +36,13 @@ class GenerationRequest:
 class Tokens:
     """Output tokens of one sequence, in order, none missing. The last one has ``finish`` or ``error``, never both.
 
-    ``finish`` is ``"stop"`` (an eos token, not included in ``token_ids``) or ``"length"``. ``retry_after_s`` goes with
-    an error after which the client may come back.
+    ``finish`` is ``"stop"`` (an eos token, not included in ``token_ids``) or ``"length"``.
     """
 
     token_ids: tuple[int, ...]
     finish: str | None = None
     error: Reason | None = None
     message: str = ""
-    retry_after_s: float | None = None
 
 
 class TokenStream(Protocol):

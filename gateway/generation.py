@@ -140,8 +140,7 @@ async def _send_tokens(started: Started[Body], sse: SseResponse) -> None:
 
 
 def _failure(item: Tokens) -> Refused:
-    message = item.message or "The answer could not be completed."
-    return Refused(item.error or Reason.INTERNAL_ERROR, message, retry_after_s=item.retry_after_s)
+    return Refused(item.error or Reason.INTERNAL_ERROR, item.message or "The answer could not be completed.")
 
 
 def _error(refused: Refused, record: RequestRecord) -> web.Response:

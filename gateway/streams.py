@@ -18,19 +18,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
-from gateway.forecast import WaitForecast, retry_after_s
+from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
 from workers.wire import Delivery
-
-_MESSAGES = {Reason.SHED: "A request of a better class took the place of this one in the queue."}
-"""What clients are told, where the reason alone says too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +133,7 @@ class Stream:
         if end is None:
             return Tokens(token_ids=token_ids)
         self._exhausted = True
-        return replace(end, token_ids=token_ids)
+        return Tokens(token_ids=token_ids, finish=end.finish, error=end.error, message=end.message)
 
 
 class Streams:
@@ -239,11 +236,7 @@ class Streams:
             stream.put(fresh, now_us)
         if delivery.error:
             if stream.driver_id in {None, driver_id}:
-                wait_s = None if stream.forecast is None else stream.forecast.wait_s
-                reason = _reason(delivery.error)
-                message = _MESSAGES.get(reason, "")
-                end = Tokens(token_ids=(), error=reason, message=message, retry_after_s=retry_after_s(wait_s))
-                self._close(stream, end)
+                self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error)))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
             self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
