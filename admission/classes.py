@@ -19,10 +19,6 @@ class PriorityClass:
     ``max_priority``: it takes the integer priorities up to this one that no better class takes (lower is more urgent,
     as vLLM counts); None: all the rest. ``default_deadline_us`` bounds its requests from receipt to the last token,
     when they bring no earlier one.
-
-    ``max_requests`` and ``max_tokens`` bound what waits of the class (None: only the queue's bounds count; 0 requests:
-    none ever waits). ``sheds``: a request of it that finds the queue full may displace what waits of lower classes;
-    ``may_be_shed``: what waits of it may be displaced.
     """
 
     name: str
@@ -31,10 +27,6 @@ class PriorityClass:
     service_tier: str
     max_priority: int | None = None
     default_deadline_us: int | None = None
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    sheds: bool = False
-    may_be_shed: bool = False
 
 
 INTERACTIVE = PriorityClass(

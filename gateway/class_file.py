@@ -35,10 +35,6 @@ class _Fields(Table):
     head_start_s: Annotated[float, Field(ge=0, le=24 * 3600)] = 0.0
     max_priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] | None = None
     deadline_ms: Annotated[int, Field(ge=1, le=MOST_DEADLINE_MS)] | None = None
-    max_requests: Annotated[int, Field(ge=0)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    sheds: bool = False
-    may_be_shed: bool = False
 
     def as_class(self, name: str) -> PriorityClass:
         return PriorityClass(
@@ -48,10 +44,6 @@ class _Fields(Table):
             service_tier=self.service_tier,
             max_priority=self.max_priority,
             default_deadline_us=None if self.deadline_ms is None else 1_000 * self.deadline_ms,
-            max_requests=self.max_requests,
-            max_tokens=self.max_tokens,
-            sheds=self.sheds,
-            may_be_shed=self.may_be_shed,
         )
 
 

@@ -8,11 +8,11 @@ is withdrawn in the background, and what a driver makes of it meanwhile finds no
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from admission.classes import PriorityClass
-from admission.queue import ClassRule, Entry, Offered, OfferResult, Shed, StoreUnavailable
+from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
 from admission.standing import WaitingOrderName, standing
 from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
@@ -26,15 +26,11 @@ from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Stream, Streams
-from workers.wire import Delivery, Job, ModelCard, TokenizerFiles, encode
-
-DOOR = "door"
-"""Stands for a driver in what an origin is told of a request that no driver ever had."""
+from workers.wire import Job, ModelCard, TokenizerFiles, encode
 
 _FULL = {
     Offered.QUEUE_FULL: (Reason.QUEUE_FULL, "The queue is full."),
     Offered.QUEUE_TOKENS_FULL: (Reason.QUEUE_TOKENS_FULL, "The queue holds as many tokens as it may."),
-    Offered.SHED: (Reason.SHED, "A request of a better class took the place of this one."),
     Offered.CLASS_FULL: (Reason.CLASS_FULL, "As much waits of this class as may."),
 }
 
@@ -91,14 +87,13 @@ class Machinery:
         )
         offered_us = parts.clock()
         try:
-            result = await queue.offer(entry, _rule(parts.classes[request.class_name]))
+            result = await queue.offer(entry)
         except StoreUnavailable:
             stream.cancel("the store did not answer the offer")
             raise _store_unavailable() from None
         except BaseException:
             stream.cancel("the offer was interrupted")
             raise
-        self._tell_shed(result.shed)
         if result.outcome in _FULL:
             parts.streams.discard(stream)
             raise self._full(result, request.model)
@@ -204,22 +199,10 @@ class Machinery:
             )
         return wait_s
 
-    def _tell_shed(self, shed: Iterable[Shed]) -> None:
-        """Let the origins of what was displaced know: nothing has come of it, and nothing will."""
-        for each in shed:
-            end = Delivery(sequence_id=each.entry_id, position=0, token_ids=(), finish="", error=Reason.SHED.value)
-            self._parts.relay.deliver(DOOR, each.origin, (end,))
-
     def _full(self, result: OfferResult, model: str) -> Refused:
         reason, message = _FULL[result.outcome]
         wait_s = self._parts.forecast.drain_s(model, result.waiting_tokens)
         return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
-
-
-def _rule(cls: PriorityClass) -> ClassRule:
-    return ClassRule(
-        max_requests=cls.max_requests, max_tokens=cls.max_tokens, sheds=cls.sheds, may_be_shed=cls.may_be_shed
-    )
 
 
 def _store_unavailable() -> Refused:

@@ -32,17 +32,10 @@ def test_the_example_is_the_default() -> None:
 def test_a_file_is_the_whole_list(tmp_path: Path) -> None:
     """Nobody has to guess which defaults are still in force."""
     file = tmp_path / "classes.toml"
-    file.write_text(ONLY + "head_start_s = 1.5\ndeadline-ms = 2000\nmax-requests = 0\nmax-tokens = 9\nsheds = true\n")
+    file.write_text(ONLY + "head_start_s = 1.5\ndeadline-ms = 2000\n")
     assert tuple(read_classes(file)) == (
         PriorityClass(
-            name="only",
-            rank=0,
-            head_start_us=1_500_000,
-            service_tier="default",
-            default_deadline_us=2_000_000,
-            max_requests=0,
-            max_tokens=9,
-            sheds=True,
+            name="only", rank=0, head_start_us=1_500_000, service_tier="default", default_deadline_us=2_000_000
         ),
     )
 
@@ -59,10 +52,6 @@ def test_a_file_is_the_whole_list(tmp_path: Path) -> None:
         ("head-start-s = nan", "only.head-start-s"),
         ("max-priority = 0.5", "only.max-priority"),
         ("deadline-ms = 0", "only.deadline-ms"),
-        ("max-requests = -1", "only.max-requests"),
-        ("max-tokens = 0", "only.max-tokens"),
-        ("sheds = 1", "only.sheds"),
-        ('may-be-shed = "no"', "only.may-be-shed"),
         ("weight = 3", "only.weight: is not a known field"),
     ],
 )
