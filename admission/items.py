@@ -31,6 +31,7 @@ class Item:
     number: int
     answer: Offered
     may_be_shed: bool
+    preempts: bool
     shed: tuple[Shed, ...] = ()
     place: Place = Place.WAITING
     driver_id: str | None = None

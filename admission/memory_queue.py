@@ -181,6 +181,7 @@ class MemoryQueue:
             number=self._last_number,
             answer=Offered.QUEUED,
             may_be_shed=rule.may_be_shed,
+            preempts=rule.preempts,
         )
         self._items[entry.entry_id] = item
         self._lines.join(item, pinned_to=None)

@@ -90,16 +90,18 @@ class ClassRule:
 
     ``max_requests`` and ``max_tokens`` bound what waits of the class (None: only the queue's bounds count). ``sheds``:
     an entry that finds the queue full may displace what waits of lower classes; ``may_be_shed``: it may be displaced.
+    ``preempts``: it may take the place of a running sequence of a lower class, in exchange.
     """
 
     max_requests: int | None = None
     max_tokens: int | None = None
     sheds: bool = False
     may_be_shed: bool = False
+    preempts: bool = True
 
 
 NO_CLASS_RULE = ClassRule()
-"""A class without bounds of its own, which neither sheds nor is shed."""
+"""A class without bounds of its own, which preempts, and neither sheds nor is shed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

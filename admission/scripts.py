@@ -126,6 +126,7 @@ class QueueScripts:
             _or_empty(rule.max_tokens),
             "sheds" if rule.sheds else "",
             "may be shed" if rule.may_be_shed else "",
+            "preempts" if rule.preempts else "",
         )
         outcome, position, requests, tokens, *shed = reply
         return OfferResult(

@@ -86,8 +86,10 @@ def _first(
 
 
 def _displaces(newcomer: Item, victim: Item, want: StandingWant) -> bool:
-    """It is better by class and by score, and with what the victim returns there is memory enough."""
+    """It may, is better by class and by score, and with what the victim returns there is memory enough."""
     weakest = want.weakest
-    if weakest is None or newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
+    if weakest is None or not newcomer.preempts:
+        return False
+    if newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
         return False
     return want.kv_tokens is None or newcomer.entry.tokens <= want.kv_tokens + victim.entry.tokens

@@ -177,8 +177,9 @@ class Assembly:
 
     def _schedule(self, hello: Hello) -> tuple[Scheduler, Limits]:
         options = self._options
+        slots = _least(_least(hello.max_slots, options.max_slots), options.token_budget)
         limits = Limits(
-            max_slots=_least(_least(hello.max_slots, options.max_slots), options.token_budget),
+            max_slots=slots,
             token_budget=options.token_budget,
             prefill_chunk=options.prefill_chunk,
             preferred_sizes=options.preferred_sizes,
@@ -186,6 +187,10 @@ class Assembly:
             kv_blocks=_least(hello.kv_blocks, options.kv_blocks),
             block_size=hello.block_size,
             max_in_flight=options.max_in_flight,
+            guaranteed_slots=tuple(
+                [(cls.name, cls.share_percent * slots // 100) for cls in options.classes if cls.share_percent > 0]
+            ),
+            unpreemptible=tuple([cls.name for cls in options.classes if not cls.preemptible]),
         )
         return Scheduler(limits, options.preset), limits
 

@@ -25,7 +25,7 @@ from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
-from gateway.forecast import WaitForecast
+from gateway.forecast import WaitForecast, retry_after_s
 from gateway.metrics import Metrics
 from workers.wire import Delivery
 
@@ -236,7 +236,7 @@ class Streams:
             stream.put(fresh, now_us)
         if delivery.error:
             if stream.driver_id in {None, driver_id}:
-                self._close(stream, Tokens(token_ids=(), error=_reason(delivery.error)))
+                self._close(stream, _failed(stream, _reason(delivery.error)))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
             self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
@@ -275,6 +275,14 @@ class Streams:
             timer.cancel()
         if not self._open:
             self._none_open.set()
+
+
+def _failed(stream: Stream, reason: Reason) -> Tokens:
+    if reason is not Reason.SHED:
+        return Tokens(token_ids=(), error=reason)
+    wait_s = None if stream.forecast is None else stream.forecast.wait_s
+    message = "The queue was full, and a request of a better class took its place."
+    return Tokens(token_ids=(), error=reason, message=message, retry_after_s=retry_after_s(wait_s))
 
 
 def _reason(code: str) -> Reason:

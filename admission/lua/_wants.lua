@@ -16,7 +16,7 @@ end
 -- and still wanted, and returning enough.
 local function victim_for(newcomer, driver, want)
   local weakest = want.weakest
-  if not weakest or newcomer.rank >= weakest.rank or newcomer.score >= weakest.score then return nil end
+  if not weakest or not newcomer.preempts or newcomer.rank >= weakest.rank or newcomer.score >= weakest.score then return nil end
   local victim = load_entry(weakest.id)
   if not victim or victim.place ~= 'held' or victim.driver ~= driver or victim.cancelled then return nil end
   if want.kv_tokens and newcomer.tokens > want.kv_tokens + victim.tokens then return nil end

@@ -3,7 +3,7 @@
 -- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, id, class, rank, 'head start' or 'fixed', the head start (us) or the score, lane, account, tokens,
 --   tenant, origin, payload, then the queue's bounds on requests, tokens and bytes ('' for none), then of its class the
---   bounds on requests and tokens, 'sheds' or '', 'may be shed' or ''
+--   bounds on requests and tokens, 'sheds' or '', 'may be shed' or '', 'preempts' or ''
 -- Result: {outcome, entries in lanes with a better score, requests that wait, tokens that wait, then id and origin of each
 --   entry that was shed}; outcome is 'handed', 'queued', 'queue_full', 'queue_tokens_full', 'class_full', 'shed' when it
 --   was displaced since, or 'withdrawn' when a withdrawal came first. An id that is known answers what it answered before.
@@ -48,7 +48,8 @@ local is_fixed, given = ARGV[6] == 'fixed', tonumber(ARGV[7])
 local entry = {
   id = id, class = ARGV[4], rank = tonumber(ARGV[5]), arrival = now, passes = 0, is_fixed = is_fixed,
   score = is_fixed and given or now - given, lane = ARGV[8], account = ARGV[9], tokens = tokens, tenant = ARGV[11],
-  origin = ARGV[12], bytes = #payload, answer = 'queued', may_be_shed = ARGV[20] ~= '', shed = {},
+  origin = ARGV[12], bytes = #payload, answer = 'queued', may_be_shed = ARGV[20] ~= '',
+  preempts = ARGV[21] ~= '', shed = {},
 }
 local wants, to_shed, refusal = wants_with_room(now), room_for(entry, bounds, rule)
 if refusal and not next(wants) then return answer(refusal) end -- at once: under overload this is the usual case

@@ -76,6 +76,7 @@ rules = st.builds(
     max_tokens=st.none() | st.integers(4, 9),
     sheds=st.booleans(),
     may_be_shed=st.booleans(),
+    preempts=st.booleans() | st.just(True),
 )
 offerings = st.builds(
     Offering,
@@ -353,6 +354,7 @@ def some_offering(choose: random.Random) -> Offering:
             max_tokens=choose.choice((None, None, 8)),
             sheds=choose.random() < 0.7,
             may_be_shed=choose.random() < 0.7,
+            preempts=choose.random() < 0.9,
         ),
     )
 
