@@ -52,6 +52,11 @@ def test_a_file_is_the_whole_list(tmp_path: Path) -> None:
         ("head-start-s = nan", "only.head-start-s"),
         ("max-priority = 0.5", "only.max-priority"),
         ("deadline-ms = 0", "only.deadline-ms"),
+        ("share-percent = 101", "only.share-percent"),
+        ("max-waiting = -1", "only.max-waiting"),
+        ("max-waiting-tokens = 1.5", "only.max-waiting-tokens"),
+        ("sheds = 1", "only.sheds"),
+        ('sheddable = "no"', "only.sheddable"),
         ("weight = 3", "only.weight: is not a known field"),
     ],
 )
