@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
@@ -133,7 +133,7 @@ class Stream:
         if end is None:
             return Tokens(token_ids=token_ids)
         self._exhausted = True
-        return Tokens(token_ids=token_ids, finish=end.finish, error=end.error, message=end.message)
+        return replace(end, token_ids=token_ids)
 
 
 class Streams:

@@ -57,6 +57,7 @@ def test_a_file_is_the_whole_list(tmp_path: Path) -> None:
         ("max-waiting-tokens = 1e9", "only.max-waiting-tokens"),
         ("sheds = 1", "only.sheds"),
         ('preemptible = "no"', "only.preemptible"),
+        ('sheddable = "no"', "only.sheddable"),
         ("weight = 3", "only.weight: is not a known field"),
     ],
 )
