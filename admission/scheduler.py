@@ -53,7 +53,7 @@ from admission.limits import Limits
 from admission.memory import Memory
 from admission.planner import Planner
 from admission.prefixes import Prefixes
-from admission.presets import PrefixReuse, Preset, Progress, SlotPreemption
+from admission.presets import KvAdmission, PrefixReuse, Preset, Progress, SlotPreemption
 from admission.roster import Outbox, Roster
 from admission.sequence import Sequence
 from admission.victims import slot_victim_key
@@ -173,7 +173,9 @@ class Scheduler:
     def want(self) -> Want:
         """What this scheduler would take from the store now.
 
-        Slots that come back with the plans in flight count as free: what is claimed for them is here in time.
+        Slots that come back with the plans in flight count as free: what is claimed for them is here in time. Room is
+        told in tokens of prompt and expected output; a rule that looks at the prompt alone claims by slots instead, as
+        long as there is any room, and what then does not fit waits here for memory.
         """
         roster = self._roster
         slots = num_free(roster, self._preset.batching, self._limits)
@@ -181,7 +183,7 @@ class Scheduler:
         may_displace = slots == 0 or kv_tokens is not None
         return Want(
             slots=0 if kv_tokens == 0 else slots,
-            kv_tokens=kv_tokens,
+            kv_tokens=None if self._preset.kv_admission is KvAdmission.PROMPT else kv_tokens,
             weakest=self._weakest() if may_displace else None,
             short=self._short(),
         )

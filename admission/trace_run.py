@@ -30,9 +30,8 @@ from admission.events import (
     Plan,
     Reported,
     SequenceSpec,
-    Want,
 )
-from admission.presets import KvAdmission, PrefillRule
+from admission.presets import PrefillRule
 from admission.queue import Claim, Offered
 from admission.scheduler import Scheduler
 from admission.trace import Result
@@ -138,15 +137,8 @@ class TraceRun:
         self.num_done += 1
 
     def _claim(self) -> None:
-        while claims := self._queue.claim(self._want(), self._now_us):
+        while claims := self._queue.claim(self._scheduler.want(), self._now_us):
             self._take(claims)
-
-    def _want(self) -> Want:
-        """Room is told by expected output. A rule that looks at the prompt alone claims by slots, and then waits."""
-        want = self._scheduler.want()
-        if self._setup.preset.kv_admission is KvAdmission.PROMPT:
-            return replace(want, kv_tokens=None)
-        return want
 
     def _take(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
