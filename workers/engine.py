@@ -5,33 +5,56 @@ The engine keeps no policy: which sequences run, and in which blocks, is the sch
 ``slots.py``'s. Sampled tokens are fed forward here, so that a plan need not wait for the last one's report to be read.
 
 A sequence that cannot go on (an id that is no token, a parameter that is no number, logits that are not finite) is
-reported ``failed`` alone. Its blocks are scrubbed, since later owners could stumble over what it left there.
+reported ``failed`` alone. What it left in its blocks is cleaned when they get a new owner (see ``slots.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
-from workers.batch import BlockTables, Target, build_batch, lay_out
+from workers.batch import Batch, BlockTables, Target, build_batch, lay_out
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
 from workers.errors import LoadError
 from workers.host import usable_cores
 from workers.kv_cache import KVPool, available_memory, block_bytes, pool_share, size_pool
 from workers.model import CausalModel, choose_device, choose_dtype, load_model
-from workers.randomness import uniform
-from workers.sampler import Draw, sample
-from workers.slots import SlotState, SlotTable, Work
+from workers.sampler import TopLogprobs, log_probabilities, sample
+from workers.slot_sampling import SlotSampling
+from workers.slots import SlotTable, Work
 from workers.tokenizer_files import eos_ids, read_tokenizer_files
 from workers.weights import default_cache, find_model
-from workers.wire import ModelCard, NewSequence, PlanMessage, PrefillSpan, ReportMessage, Sampling, TokenizerFiles
+from workers.wire import (
+    Logprobs,
+    ModelCard,
+    NewSequence,
+    PlanMessage,
+    PrefillSpan,
+    ReportMessage,
+    Sampling,
+    TokenizerFiles,
+)
 
 GROUP_TOKENS = {"cpu": 2048, "cuda": 1 << 20}
 """Tokens gathered at once for sequences that decode: on a CPU about what its caches hold, on CUDA what memory bears."""
 
 WARM_UP_TOKENS = 64
+
+ROWS_SCORED_AT_ONCE = 256
+"""Prompt tokens whose log-probabilities are computed together: with a vocabulary of 256,000 their logits take 256
+MiB."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of a step, by slot. ``logprobs`` holds what was asked for."""
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    logprobs: list[Logprobs] = field(default_factory=list)
 
 
 class Engine:
@@ -54,6 +77,7 @@ class Engine:
             context_length=card.context_length,
             eos_ids=card.eos_ids,
         )
+        self._sampling = SlotSampling(model.vocab_size)
         self._tables = BlockTables(
             max_slots=max_slots,
             max_blocks=-(-card.context_length // pool.block_size),
@@ -71,23 +95,24 @@ class Engine:
 
     def reset(self) -> None:
         self._slots.reset()
+        self._sampling.reset()
 
     @torch.inference_mode()
     def execute(self, plan: PlanMessage) -> ReportMessage:
         """Run one iteration. Raises PlanError for a plan that breaks the rules."""
         works = self._take_in(plan)
-        sound = [work for work in works if self._has_only_tokens(work)]
-        broken = {work.state.slot for work in works} - {work.state.slot for work in sound}
-        sampled = self._run(sound) if sound else {}
+        sound = [work for work in works if self._is_sound(work)]
+        outcome = self._run(sound) if sound else Outcome()
+        outcome.failed |= {work.state.slot for work in works} - {work.state.slot for work in sound}
         tokens, finished = [], []
         for work in works:
             state = work.state
-            token = sampled.get(state.slot)
-            if state.slot in broken or (work.emits and token is None):
-                self._pool.scrub(state.blocks)
+            if state.slot in outcome.failed:
                 finished.append((state.slot, str(self._slots.fail(state))))
-            elif token is not None:
+            elif work.emits:
+                token = outcome.tokens[state.slot]
                 tokens.append((state.slot, token))
+                self._sampling.note(state.slot, token)
                 if reason := self._slots.emit(state, token):
                     finished.append((state.slot, str(reason)))
         return ReportMessage(
@@ -98,33 +123,96 @@ class Engine:
             live_blocks=self._slots.live_blocks,
             busy_us=0,
             idle_us=0,
+            logprobs=tuple(outcome.logprobs),
         )
 
     def _take_in(self, plan: PlanMessage) -> tuple[Work, ...]:
         works = self._slots.apply(plan)
         for new in plan.starts:
             self._tables.start(new.slot, new.blocks)
+            self._sampling.start(self._slots.state(new.slot))
         for growth in plan.grows:
             self._tables.grow(growth.slot, growth.blocks)
+        self._pool.scrub(self._slots.take_to_scrub())
         self._pool.copy(plan.copies)
         return works
 
-    def _has_only_tokens(self, work: Work) -> bool:
+    def _is_sound(self, work: Work) -> bool:
         ids = work.state.tokens[work.start : work.start + work.length]
-        return min(ids) >= 0 and max(ids) < self._model.vocab_size
+        return min(ids) >= 0 and max(ids) < self._model.vocab_size and self._sampling.is_usable(work.state.slot)
 
-    def _run(self, works: Sequence[Work]) -> dict[int, int | None]:
-        """One forward pass; the token sampled for each slot that emits, None where there is none to be had."""
-        batch = build_batch(lay_out(works, GROUP_TOKENS[self._model.device.type]), self._tables.tensor, self._target)
-        logits = self._model.logits(batch, self._pool)
-        chosen = sample(logits, [_draw(work.state) for work in batch.emitting])
-        return {work.state.slot: token for work, token in zip(batch.emitting, chosen, strict=True)}
+    def _run(self, works: Sequence[Work]) -> Outcome:
+        """One forward pass over everything, and before it some for the prompts whose tokens are to be scored."""
+        outcome = Outcome()
+        emitting: list[Work] = []
+        logits: list[Tensor] = []
+        for work in works:
+            if wants_prompt_logprobs(work):
+                last = self._score(work, outcome)
+                if work.emits and work.state.slot not in outcome.failed:
+                    emitting.append(work)
+                    logits.append(last)
+        plain = [work for work in works if not wants_prompt_logprobs(work)]
+        if plain:
+            batch = self._batch(plain)
+            emitting += batch.emitting
+            logits.append(self._model.logits(batch, self._pool, batch.emit_rows))
+        if emitting:
+            self._sample(emitting, logits[0] if len(logits) == 1 else torch.cat(logits), outcome)
+        return outcome
+
+    def _batch(self, works: Sequence[Work]) -> Batch:
+        return build_batch(lay_out(works, GROUP_TOKENS[self._model.device.type]), self._tables.tensor, self._target)
+
+    def _score(self, work: Work, outcome: Outcome) -> Tensor:
+        """Compute a chunk of a prompt with the log-probabilities of what follows each token; its last row of logits."""
+        state, end = work.state, work.start + work.length
+        for start in range(work.start, end, ROWS_SCORED_AT_ONCE):
+            piece = replace(work, start=start, length=min(ROWS_SCORED_AT_ONCE, end - start))
+            batch = self._batch([piece])
+            logits = self._model.logits(batch, self._pool, torch.arange(piece.length, device=self._model.device))
+            followers = state.prompt[start + 1 : start + 1 + piece.length]
+            if (
+                not bool(torch.isfinite(logits.max(dim=-1).values).all())
+                or max(followers, default=0) >= self._model.vocab_size
+            ):
+                outcome.failed.add(state.slot)
+            elif followers:
+                widths = [state.sampling.prompt_logprobs or 0] * len(followers)
+                scores = log_probabilities(logits[: len(followers)], followers, widths)
+                outcome.logprobs.append(_logprobs(state.slot, start + 1, scores))
+        return logits[-1:]
+
+    def _sample(self, emitting: Sequence[Work], logits: Tensor, outcome: Outcome) -> None:
+        chosen = sample(logits, self._sampling.draws(emitting))
+        scored: dict[int, tuple[int, int]] = {}
+        for row, (work, token) in enumerate(zip(emitting, chosen, strict=True)):
+            if token is None:
+                outcome.failed.add(work.state.slot)
+                continue
+            outcome.tokens[work.state.slot] = token
+            if work.state.sampling.top_logprobs is not None:
+                scored[row] = token, work.state.sampling.top_logprobs
+        if scored:
+            tokens, widths = zip(*scored.values(), strict=True)
+            for row, score in zip(scored, log_probabilities(logits[list(scored)], tokens, widths), strict=True):
+                state = emitting[row].state
+                outcome.logprobs.append(_logprobs(state.slot, len(state.tokens), [score]))
 
 
-def _draw(state: SlotState) -> Draw:
-    sampling = state.sampling
-    number = uniform(sampling.seed, sampling.choice, state.emitted)
-    return Draw(temperature=sampling.temperature, top_p=sampling.top_p, number=number)
+def wants_prompt_logprobs(work: Work) -> bool:
+    """Whether its tokens are to be scored. One that has output was reported on before that."""
+    return work.state.sampling.prompt_logprobs is not None and work.state.emitted == 0
+
+
+def _logprobs(slot: int, start: int, scores: Sequence[TopLogprobs]) -> Logprobs:
+    return Logprobs(
+        slot=slot,
+        start=start,
+        own=tuple(score.own for score in scores),
+        top_ids=tuple(token for score in scores for token in score.top_ids),
+        top=tuple(value for score in scores for value in score.top),
+    )
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
@@ -185,7 +273,7 @@ def warm_up(engine: Engine) -> None:
         emitted=0,
         computed=0,
         max_tokens=2,
-        sampling=Sampling(temperature=1.0, top_p=0.9, ignore_eos=True),
+        sampling=Sampling(temperature=1.0, top_p=0.9, ignore_eos=True, top_logprobs=1),
         blocks=tuple(range(num_blocks)),
     )
     nothing = PlanMessage(step=0, epoch=0, frees=(), starts=(), grows=(), copies=(), prefill=(), decode=())

@@ -11,7 +11,7 @@ than on operands strided by token). A token is written through a view of the sam
 
 The last block, ``null_block``, is nobody's and always zero: block tables are padded with it. Padding is masked, but a
 mask cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken sequence wrote; for
-the same reason ``scrub`` takes what is not finite out of the blocks of a sequence that failed.
+the same reason ``scrub`` takes what is not finite out of blocks that get a new owner, where that may be needed.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class KVPool:
             blocks[targets] = blocks[sources]
 
     def scrub(self, blocks: Sequence[int]) -> None:
-        """Put zeros where ``blocks`` hold NaN or infinity. What is finite stays: others may share it."""
+        """Put zeros where ``blocks`` hold NaN or infinity."""
+        if not blocks:
+            return
         index = torch.tensor(blocks, dtype=torch.int64)
         for matrix, layer in self._matrices():
             rows = matrix.view(self.num_blocks + 1, layer.kv_heads, -1)

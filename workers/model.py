@@ -41,10 +41,10 @@ class CausalModel:
     dtype: torch.dtype
     device: torch.device
 
-    def logits(self, batch: Batch, pool: KVPool) -> Tensor:
-        """One forward pass; logits [emitting, vocabulary] for the rows that emit, and only for those."""
+    def logits(self, batch: Batch, pool: KVPool, rows: Tensor) -> Tensor:
+        """One forward pass; logits [rows, vocabulary] for these ``rows`` of the batch, and only for those."""
         attender = PagedStep(batch=batch, pool=pool)
-        return _forward(self.module, batch.ids, batch.positions, batch.emit_rows, attender)
+        return _forward(self.module, batch.ids, batch.positions, rows, attender)
 
 
 def choose_device(asked: str) -> torch.device:

@@ -9,6 +9,12 @@ nothing later would notice. So every plan is checked against three ledgers befor
 * *positions*: KV is written in order. A prefill span begins where the last one ended, a decode follows a finished
   prefill, and the table reaches as far as what is computed.
 
+A block that is given to a sequence afresh must hold no NaN or infinity, since a mask cannot stop one (``kv_cache.py``).
+What a sequence wrote is *proven* once finite logits came of it. When it leaves before that, the blocks that it wrote
+since are *suspect*, and are named to be scrubbed when somebody comes to own them; whoever shares one instead, has
+computed the same tokens, and is welcome to what they gave. So no block is ever touched that has two owners, or that is
+kept for later.
+
 A sequence that sampled its last token stays in its slot, finished, until a plan frees it: plans that were on their way
 when it finished still name it, and their work on it is left out.
 """
@@ -29,7 +35,8 @@ FinishReason = Literal["stop", "length", "failed"]
 class SlotState:
     """One sequence. ``tokens`` grows by each emission; the KV of the first ``computed`` of them lies in ``blocks``.
 
-    ``prompt_length`` counts the client's tokens alone, ``emitted`` the output since, on whichever worker.
+    ``prompt_length`` counts the client's tokens alone, ``emitted`` the output since, on whichever worker. The KV of the
+    first ``proven`` tokens is known to be finite, or is not this sequence's own. A token of ``ending_ids`` ends it.
     """
 
     slot: int
@@ -41,6 +48,8 @@ class SlotState:
     max_tokens: int
     sampling: Sampling
     blocks: list[int]
+    proven: int = 0
+    ending_ids: frozenset[int] = frozenset()
     finished: FinishReason | None = None
 
     @property
@@ -71,6 +80,8 @@ class SlotTable:
         self._eos_ids = frozenset(eos_ids)
         self._states: dict[int, SlotState] = {}
         self._owners: dict[int, int] = {}
+        self._suspects: set[int] = set()
+        self._to_scrub: list[int] = []
 
     @property
     def live_blocks(self) -> int:
@@ -78,8 +89,21 @@ class SlotTable:
         return len(self._owners)
 
     def reset(self) -> None:
+        """Forget every sequence. What they left in their blocks stays, and stays suspect."""
+        for state in self._states.values():
+            self._suspect(state)
         self._states.clear()
         self._owners.clear()
+        self._to_scrub.clear()
+
+    def state(self, slot: int) -> SlotState:
+        """The sequence in ``slot``, which is not empty."""
+        return self._states[slot]
+
+    def take_to_scrub(self) -> tuple[int, ...]:
+        """Suspect blocks that got a new owner since this was last asked: clean them before they are used."""
+        blocks, self._to_scrub = tuple(self._to_scrub), []
+        return blocks
 
     def apply(self, plan: PlanMessage) -> tuple[Work, ...]:
         """Take in a plan and give the work to do, decodes first, in plan order, finished sequences left out.
@@ -103,9 +127,10 @@ class SlotTable:
 
     def emit(self, state: SlotState, token: int) -> FinishReason | None:
         """Append a sampled token; the reason when it was the sequence's last."""
+        state.proven = state.computed
         state.tokens.append(token)
         state.emitted += 1
-        if token in self._eos_ids and not state.sampling.ignore_eos:
+        if token in state.ending_ids:
             state.finished = "stop"
         elif state.emitted == state.max_tokens:
             state.finished = "length"
@@ -117,14 +142,22 @@ class SlotTable:
         return state.finished
 
     def _free(self, slot: int) -> None:
-        for block in self._state(slot, "freed").blocks:
+        state = self._state(slot, "freed")
+        self._suspect(state)
+        for block in state.blocks:
             self._owners[block] -= 1
             if self._owners[block] == 0:
                 del self._owners[block]
         del self._states[slot]
 
+    def _suspect(self, state: SlotState) -> None:
+        if state.proven < state.computed:
+            first, end = state.proven // self._block_size, -(-state.computed // self._block_size)
+            self._suspects.update(state.blocks[first:end])
+
     def _start(self, new: NewSequence) -> None:
         self._check_start(new)
+        stop_ids = frozenset(new.sampling.stop_token_ids)
         state = SlotState(
             slot=new.slot,
             sequence_id=new.sequence_id,
@@ -135,6 +168,8 @@ class SlotTable:
             max_tokens=new.max_tokens,
             sampling=new.sampling,
             blocks=[],
+            proven=new.computed,
+            ending_ids=stop_ids if new.sampling.ignore_eos else stop_ids | self._eos_ids,
         )
         self._states[new.slot] = state
         shared = new.computed // self._block_size
@@ -165,6 +200,9 @@ class SlotTable:
             if block in self._owners:
                 raise PlanError(f"block {block} is given to slot {state.slot}, but has an owner")
             self._enter(block, state, owners=1)
+            if block in self._suspects:
+                self._suspects.discard(block)
+                self._to_scrub.append(block)
 
     def _enter(self, block: int, state: SlotState, *, owners: int) -> None:
         if block >= self._kv_blocks:

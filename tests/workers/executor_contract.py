@@ -180,3 +180,40 @@ class ExecutorContract:
             executor.execute(plan)
         executor.reset()
         assert len(generate(executor, Request(prompt=prompt(5)))[0]) == 6
+
+    # --- what sampling asks of every executor -----------------------------------------------------------------------
+
+    def test_a_stop_id_ends_a_sequence_as_an_eos_does(self, executor: Executor) -> None:
+        """Even when an eos is ignored: the client asked for it."""
+        request = Request(prompt=prompt(5), max_tokens=6)
+        (output,) = generate(executor, request)
+        stop = output[2]
+        stopping = dataclasses.replace(GREEDY, stop_token_ids=(stop, 2**32 - 1))
+        planner = Planner(executor)
+        planner.iterate(starts=[dataclasses.replace(request, sampling=stopping)])
+        (running,) = planner.running()
+        planner.finish()
+        assert running.output == output[: output.index(stop) + 1]
+        assert running.finish == "stop"
+
+    @pytest.mark.parametrize("chunk", [2, 5, 1_000])
+    def test_log_probabilities_come_when_asked_for_and_say_of_what(self, executor: Executor, chunk: int) -> None:
+        """Of every prompt token but the first, once, and of every output token, each by its position."""
+        asking = dataclasses.replace(GREEDY, top_logprobs=3, prompt_logprobs=2)
+        planner = Planner(executor, chunk=chunk)
+        reports = [
+            planner.iterate(
+                starts=[Request(prompt=prompt(12), sampling=asking, max_tokens=3), Request(prompt=prompt(4, 1))]
+            )
+        ]
+        while planner.running()[0].finish is None:
+            reports.append(planner.iterate())
+        planner.finish()
+        widths: dict[int, int] = {}
+        for scores in (scores for report in reports for scores in report.logprobs):
+            assert scores.slot == 0
+            assert len(scores.top) == len(scores.top_ids)
+            for place in range(len(scores.own)):
+                assert scores.start + place not in widths
+                widths[scores.start + place] = len(scores.top) // len(scores.own)
+        assert widths == {**dict.fromkeys(range(1, 12), 2), **dict.fromkeys(range(12, 15), 3)}

@@ -100,6 +100,13 @@ class Planner:
         self.take(report)
         return report
 
+    def iterate_on(self, request: Request, *, blocks: Sequence[int]) -> Running:
+        """Start ``request`` on free ``blocks`` that hold the first of its tokens from an earlier sequence."""
+        self._free_blocks = [block for block in self._free_blocks if block not in blocks]
+        former = Running(request=request, slot=-1, length=0, blocks=list(blocks))
+        self.iterate(starts=[request], share=former)
+        return self.running()[-1]
+
     def finish(self) -> None:
         """Iterate until nothing runs, freeing what ends; the executor is empty afterwards."""
         while self._running:

@@ -111,3 +111,71 @@ def test_a_failed_sequence_is_left_out_of_later_plans() -> None:
 def test_a_plan_of_nothing_is_no_work() -> None:
     """Its report comes at once."""
     assert table().apply(NOTHING) == ()
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_stop_id_ends_a_sequence(ignore_eos: bool) -> None:
+    """It is the client's own choice, whatever becomes of an eos."""
+    slots = table()
+    sampling = Sampling(stop_token_ids=(5,), ignore_eos=ignore_eos)
+    (work,) = slots.apply(change(starts=(dataclasses.replace(SEQUENCE, sampling=sampling),), prefill=(WHOLE,)))
+    assert work.state.ending_ids == ({5} if ignore_eos else {5, EOS})
+    assert slots.emit(work.state, 5) == "stop"
+
+
+# --- blocks that may hold what is no number ---------------------------------------------------------------------------
+
+NINE = PrefillSpan(slot=0, start=0, length=9, emits=True)
+OWNER = dataclasses.replace(TWO_BLOCKS, slot=2, sequence_id="c", blocks=(2, 1, 0))
+
+
+def test_what_a_sequence_left_unproven_is_scrubbed_for_its_next_owner() -> None:
+    """It failed or was cancelled before finite logits told that its keys and values are numbers."""
+    slots = table()
+    (work,) = slots.apply(change(starts=(TWO_BLOCKS,), prefill=(NINE,)))
+    slots.fail(work.state)
+    slots.apply(change(frees=(0,)))
+    assert slots.take_to_scrub() == ()
+    slots.apply(change(starts=(OWNER,)))
+    assert slots.take_to_scrub() == (2, 1, 0)
+    assert slots.take_to_scrub() == ()
+
+
+def test_what_has_given_a_token_is_not_scrubbed() -> None:
+    """Finite logits came of it; the common case costs nothing."""
+    slots = table()
+    (work,) = slots.apply(change(starts=(TWO_BLOCKS,), prefill=(NINE,)))
+    slots.emit(work.state, 7)
+    slots.apply(change(frees=(0,), starts=(OWNER,)))
+    assert slots.take_to_scrub() == ()
+
+
+def test_a_failed_sequence_leaves_alone_what_it_only_shares() -> None:
+    """Others read it, or will: the scheduler keeps filled blocks for later."""
+    slots = table()
+    (first,) = slots.apply(change(starts=(TWO_BLOCKS,), prefill=(NINE,)))
+    slots.emit(first.state, 7)
+    (second,) = slots.apply(change(sharing(), prefill=(PrefillSpan(slot=1, start=8, length=1, emits=True),)))
+    slots.fail(second.state)
+    slots.apply(change(frees=(0, 1), starts=(dataclasses.replace(OWNER, blocks=(0, 1, 3)),)))
+    assert slots.take_to_scrub() == (3,)
+
+
+def test_suspect_blocks_are_shared_as_they_are() -> None:
+    """Whoever shares them has the same tokens, and is to fail as well; only a new owner gets them clean."""
+    slots = table()
+    (first,) = slots.apply(change(starts=(TWO_BLOCKS,), prefill=(NINE,)))
+    slots.fail(first.state)
+    slots.apply(change(sharing(), frees=(0,)))
+    assert slots.take_to_scrub() == ()
+    slots.apply(change(frees=(1,), starts=(OWNER,)))
+    assert slots.take_to_scrub() == (2, 1, 0)
+
+
+def test_a_lost_driver_leaves_suspects_too() -> None:
+    """The next one's sequences get the same blocks."""
+    slots = table()
+    slots.apply(change(starts=(TWO_BLOCKS,), prefill=(PrefillSpan(slot=0, start=0, length=5, emits=False),)))
+    slots.reset()
+    slots.apply(change(starts=(OWNER,)))
+    assert slots.take_to_scrub() == (1, 0)
