@@ -10,42 +10,26 @@ reported ``failed`` alone. What it left in its blocks is cleaned when they get a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from workers.batch import Batch, BlockTables, Target, build_batch, lay_out
-from workers.engine_settings import DEFAULT_MODEL, EngineSettings
-from workers.errors import LoadError
-from workers.host import usable_cores
-from workers.kv_cache import KVPool, available_memory, block_bytes, pool_share, size_pool
-from workers.model import CausalModel, choose_device, choose_dtype, load_model
+from workers.kv_cache import KVPool
+from workers.model import CausalModel
 from workers.sampler import TopLogprobs, log_probabilities, sample
 from workers.slot_sampling import SlotSampling
 from workers.slots import SlotTable, Work
-from workers.tokenizer_files import eos_ids, read_tokenizer_files
-from workers.weights import default_cache, find_model
-from workers.wire import (
-    Logprobs,
-    ModelCard,
-    NewSequence,
-    PlanMessage,
-    PrefillSpan,
-    ReportMessage,
-    Sampling,
-    TokenizerFiles,
-)
+from workers.swapped import Moves
+from workers.wire import Logprobs, ModelCard, PlanMessage, ReportMessage, TokenizerFiles
 
 GROUP_TOKENS = {"cpu": 2048, "cuda": 1 << 20}
 """Tokens gathered at once for sequences that decode: on a CPU about what its caches hold, on CUDA what memory bears."""
 
-WARM_UP_TOKENS = 64
-
 ROWS_SCORED_AT_ONCE = 256
-"""Prompt tokens whose log-probabilities are computed together: with a vocabulary of 256,000 their logits take 256
-MiB."""
+"""Prompt tokens whose log-probabilities are computed together: of a vocabulary of 256,000 their logits take 256 MiB."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,12 +45,21 @@ class Engine:
     """One model, its KV pool and its slots. An ``Executor``; used from one thread."""
 
     def __init__(
-        self, *, model: CausalModel, pool: KVPool, card: ModelCard, files: TokenizerFiles, max_slots: int
+        self,
+        *,
+        model: CausalModel,
+        pool: KVPool,
+        card: ModelCard,
+        files: TokenizerFiles,
+        max_slots: int,
+        host_blocks: int = 0,
     ) -> None:
         self.card = card
         self.max_slots = max_slots
         self.kv_blocks = pool.num_blocks
         self.block_size = pool.block_size
+        self.host_blocks = host_blocks
+        self._swapped: dict[str, list[Tensor]] = {}
         self._model = model
         self._pool = pool
         self._files = files
@@ -76,6 +69,7 @@ class Engine:
             block_size=pool.block_size,
             context_length=card.context_length,
             eos_ids=card.eos_ids,
+            host_blocks=host_blocks,
         )
         self._sampling = SlotSampling(model.vocab_size)
         self._tables = BlockTables(
@@ -96,6 +90,7 @@ class Engine:
     def reset(self) -> None:
         self._slots.reset()
         self._sampling.reset()
+        self._swapped.clear()
 
     @torch.inference_mode()
     def execute(self, plan: PlanMessage) -> ReportMessage:
@@ -124,6 +119,7 @@ class Engine:
             busy_us=0,
             idle_us=0,
             logprobs=tuple(outcome.logprobs),
+            host_blocks=self._slots.host_blocks,
         )
 
     def _take_in(self, plan: PlanMessage) -> tuple[Work, ...]:
@@ -133,9 +129,18 @@ class Engine:
             self._sampling.start(self._slots.state(new.slot))
         for growth in plan.grows:
             self._tables.grow(growth.slot, growth.blocks)
-        self._pool.scrub(self._slots.take_to_scrub())
+        self._move(self._slots.take_moves())
         self._pool.copy(plan.copies)
         return works
+
+    def _move(self, moves: Moves) -> None:
+        for sequence_id in moves.drops:
+            del self._swapped[sequence_id]
+        for out in moves.outs:
+            self._swapped[out.sequence_id] = self._pool.take_out(out.blocks)
+        self._pool.scrub(moves.scrub)
+        for back in moves.ins:
+            self._pool.put_back(back.blocks, self._swapped.pop(back.sequence_id), first=back.first)
 
     def _is_sound(self, work: Work) -> bool:
         ids = work.state.tokens[work.start : work.start + work.length]
@@ -213,81 +218,3 @@ def _logprobs(slot: int, start: int, scores: Sequence[TopLogprobs]) -> Logprobs:
         top_ids=tuple(token for score in scores for token in score.top_ids),
         top=tuple(value for score in scores for value in score.top),
     )
-
-
-# --- loading ----------------------------------------------------------------------------------------------------------
-
-
-def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> Engine:
-    """Find and load the model, build its pool and run once, so that the first request is as fast as the second.
-
-    Raises LoadError, in one sentence, when these settings cannot be served.
-    """
-    torch.set_num_threads(settings.threads or usable_cores())
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
-    found = find_model(settings.model or DEFAULT_MODEL, settings.model_cache or default_cache(), progress)
-    progress(f"Loading {found.name} in {_name(dtype)} on {device.type}")
-    model = load_model(found.path, device, dtype)
-    size = size_pool(
-        kv_blocks=settings.kv_blocks,
-        available_bytes=available_memory(device),
-        share=pool_share(device),
-        bytes_per_block=block_bytes(model.layers, settings.block_size, dtype),
-        max_slots=settings.max_slots,
-        context_length=_allowed_context(model, settings.max_model_len),
-        block_size=settings.block_size,
-    )
-    files = read_tokenizer_files(found.path)
-    card = ModelCard(
-        name=settings.served_model_name or found.name,
-        context_length=size.context_length,
-        vocab_size=model.vocab_size,
-        eos_ids=eos_ids(found.path, files),
-        tokenizer_digest=files.digest,
-        dtype=_name(dtype),
-        device=device.type,
-    )
-    pool = KVPool(
-        layers=model.layers, num_blocks=size.num_blocks, block_size=settings.block_size, dtype=dtype, device=device
-    )
-    engine = Engine(model=model, pool=pool, card=card, files=files, max_slots=settings.max_slots)
-    warm_up(engine)
-    progress(
-        f"{card.name} is ready: {settings.max_slots} slots, {size.num_blocks} KV blocks of {settings.block_size}"
-        f" tokens, a context of {size.context_length}"
-    )
-    return engine
-
-
-def warm_up(engine: Engine) -> None:
-    """Prefill a little and decode once: the first pass of each kind pays for memory and kernels to be set up."""
-    length = min(WARM_UP_TOKENS, engine.card.context_length - 2)
-    if length < 1:
-        return
-    num_blocks = -(-(length + 2) // engine.block_size)
-    sequence = NewSequence(
-        slot=0,
-        sequence_id="warm-up",
-        tokens=(0,) * length,
-        emitted=0,
-        computed=0,
-        max_tokens=2,
-        sampling=Sampling(temperature=1.0, top_p=0.9, ignore_eos=True, top_logprobs=1),
-        blocks=tuple(range(num_blocks)),
-    )
-    nothing = PlanMessage(step=0, epoch=0, frees=(), starts=(), grows=(), copies=(), prefill=(), decode=())
-    prefill = PrefillSpan(slot=0, start=0, length=length, emits=True)
-    engine.execute(replace(nothing, starts=(sequence,), prefill=(prefill,)))
-    engine.execute(replace(nothing, decode=(0,)))
-    engine.reset()
-
-
-def _allowed_context(model: CausalModel, asked: int | None) -> int:
-    if asked is not None and asked > model.context_length:
-        raise LoadError(f"The model's context holds {model.context_length} tokens, fewer than the {asked} asked for.")
-    return asked or model.context_length
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -62,6 +62,7 @@ class FakeExecutor:
         self.max_slots = script.slots
         self.kv_blocks = script.blocks
         self.block_size = script.block_size
+        self.host_blocks = script.host_blocks
         context_length = min(script.context_length, script.blocks * script.block_size)
         self.card = ModelCard(
             name=script.model,
@@ -79,6 +80,7 @@ class FakeExecutor:
             block_size=script.block_size,
             context_length=context_length,
             eos_ids=self.card.eos_ids,
+            host_blocks=script.host_blocks,
         )
         self._replies: dict[int, _Reply] = {}
         self._iteration = 0
@@ -96,6 +98,7 @@ class FakeExecutor:
         for fault in faults:
             self._suffer(fault)
         work = self._table.apply(plan)
+        self._table.take_moves()  # there is no memory to move
         self._take_time(work)
         tokens: list[tuple[int, int]] = []
         finished: list[tuple[int, str]] = []
@@ -113,6 +116,7 @@ class FakeExecutor:
             busy_us=0,
             idle_us=0,
             logprobs=tuple(logprobs),
+            host_blocks=self._table.host_blocks,
         )
 
     def _prompt_logprobs(self, work: Work) -> list[Logprobs]:

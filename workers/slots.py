@@ -1,11 +1,12 @@
 """The sequences on a worker, by slot: what a plan may say of them, and what follows from it.
 
 A worker obeys plans without trusting them: two sequences writing into one block would give wrong text to somebody, and
-nothing later would notice. So every plan is checked against three ledgers before anything is computed:
+nothing later would notice. So every plan is checked against four ledgers before anything is computed:
 
 * *slots*: a slot is empty or holds one sequence; ``starts`` fill empty ones, ``frees`` empty full ones;
 * *blocks*: a block has as many owners as tables that name it. More than one only by a share: at a start, whole blocks
   of tokens that are already computed;
+* *host memory*: what is swapped out, and that it comes back as it went (``swapped.py``);
 * *positions*: KV is written in order. A prefill span begins where the last one ended, a decode follows a finished
   prefill, and the table reaches as far as what is computed.
 
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workers.executor import PlanError
+from workers.swapped import Moves, SwappedTable, Transfer
 from workers.wire import NewSequence, PlanMessage, PrefillSpan, Sampling
 
 FinishReason = Literal["stop", "length", "failed"]
@@ -71,7 +73,14 @@ class SlotTable:
     """All sequences of one worker. After a ``PlanError`` nothing but ``reset`` makes sense."""
 
     def __init__(
-        self, *, max_slots: int, kv_blocks: int, block_size: int, context_length: int, eos_ids: Sequence[int]
+        self,
+        *,
+        max_slots: int,
+        kv_blocks: int,
+        block_size: int,
+        context_length: int,
+        eos_ids: Sequence[int],
+        host_blocks: int = 0,
     ) -> None:
         self._max_slots = max_slots
         self._kv_blocks = kv_blocks
@@ -81,12 +90,18 @@ class SlotTable:
         self._states: dict[int, SlotState] = {}
         self._owners: dict[int, int] = {}
         self._suspects: set[int] = set()
-        self._to_scrub: list[int] = []
+        self._swapped = SwappedTable(host_blocks=host_blocks, block_size=block_size)
+        self._moves = Moves()
 
     @property
     def live_blocks(self) -> int:
         """Distinct blocks that some sequence holds."""
         return len(self._owners)
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks' worth of host memory that swapped sequences take."""
+        return self._swapped.blocks_in_use
 
     def reset(self) -> None:
         """Forget every sequence. What they left in their blocks stays, and stays suspect."""
@@ -94,22 +109,28 @@ class SlotTable:
             self._suspect(state)
         self._states.clear()
         self._owners.clear()
-        self._to_scrub.clear()
+        self._swapped.reset()
+        self._moves = Moves()
 
     def state(self, slot: int) -> SlotState:
         """The sequence in ``slot``, which is not empty."""
         return self._states[slot]
 
-    def take_to_scrub(self) -> tuple[int, ...]:
-        """Suspect blocks that got a new owner since this was last asked: clean them before they are used."""
-        blocks, self._to_scrub = tuple(self._to_scrub), []
-        return blocks
+    def take_moves(self) -> Moves:
+        """What was asked of the pool since this was last called."""
+        moves, self._moves = self._moves, Moves()
+        return moves
 
     def apply(self, plan: PlanMessage) -> tuple[Work, ...]:
         """Take in a plan and give the work to do, decodes first, in plan order, finished sequences left out.
 
         The work counts as computed from here on. Raises ``PlanError``.
         """
+        for sequence_id in plan.drops:
+            self._swapped.drop(sequence_id)
+            self._moves.drops.append(sequence_id)
+        for slot in plan.swap_outs:
+            self._swap_out(self._state(slot, "swapped out"), plan)
         for slot in plan.frees:
             self._free(slot)
         for start in plan.starts:
@@ -141,6 +162,19 @@ class SlotTable:
         state.finished = "failed"
         return state.finished
 
+    def _swap_out(self, state: SlotState, plan: PlanMessage) -> None:
+        if state.finished is not None or state.slot not in plan.frees:
+            raise PlanError(f"slot {state.slot} is swapped out, but has ended or is not freed")
+        num_blocks = self._swapped.keep(state.sequence_id, state.computed)
+        self._moves.outs.append(
+            Transfer(sequence_id=state.sequence_id, first=0, blocks=tuple(state.blocks[:num_blocks]))
+        )
+
+    def _swap_in(self, new: NewSequence) -> None:
+        self._swapped.take_back(new.sequence_id, new.computed)
+        first, end = (new.computed - new.swapped) // self._block_size, -(-new.computed // self._block_size)
+        self._moves.ins.append(Transfer(sequence_id=new.sequence_id, first=first, blocks=new.blocks[first:end]))
+
     def _free(self, slot: int) -> None:
         state = self._state(slot, "freed")
         self._suspect(state)
@@ -168,11 +202,13 @@ class SlotTable:
             max_tokens=new.max_tokens,
             sampling=new.sampling,
             blocks=[],
-            proven=new.computed,
+            proven=new.computed - new.swapped,
             ending_ids=stop_ids if new.sampling.ignore_eos else stop_ids | self._eos_ids,
         )
         self._states[new.slot] = state
-        shared = new.computed // self._block_size
+        shared = (new.computed - new.swapped) // self._block_size
+        if new.swapped:
+            self._swap_in(new)
         self._share(new.blocks[:shared], state)
         self._own(new.blocks[shared:], state)
 
@@ -188,6 +224,8 @@ class SlotTable:
             raise PlanError(f"slot {new.slot} may reach {length + left} tokens; the context is {self._context_length}")
         if new.computed >= length or new.computed > len(new.blocks) * self._block_size:
             raise PlanError(f"slot {new.slot} is started with {new.computed} tokens computed, which cannot be")
+        if new.swapped > new.computed or (new.swapped and (new.computed - new.swapped) % self._block_size):
+            raise PlanError(f"slot {new.slot} is started with {new.swapped} of {new.computed} tokens swapped in")
 
     def _share(self, blocks: Sequence[int], state: SlotState) -> None:
         if len(set(blocks)) < len(blocks):
@@ -202,7 +240,7 @@ class SlotTable:
             self._enter(block, state, owners=1)
             if block in self._suspects:
                 self._suspects.discard(block)
-                self._to_scrub.append(block)
+                self._moves.scrub.append(block)
 
     def _enter(self, block: int, state: SlotState, *, owners: int) -> None:
         if block >= self._kv_blocks:

@@ -22,8 +22,9 @@ from tests.workers.engine_support import (
     ties_between,
 )
 from tests.workers.tiny_models import CONFIGS, CONTEXT, EOS, FEW, VOCAB_SIZE, save_tiny_model
-from workers.engine import Engine, load_engine
+from workers.engine import Engine
 from workers.executor import PlanError
+from workers.loading import load_engine
 from workers.wire import NewSequence, PrefillSpan, Sampling
 
 pytestmark = pytest.mark.torch

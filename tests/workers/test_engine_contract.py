@@ -9,8 +9,9 @@ import pytest
 from tests.workers.engine_support import Options
 from tests.workers.executor_contract import ExecutorContract
 from tests.workers.tiny_models import CONFIGS, save_tiny_model
-from workers.engine import Engine, load_engine
+from workers.engine import Engine
 from workers.executor import Executor
+from workers.loading import load_engine
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,8 @@ from tests.workers.engine_support import Options
 from tests.workers.planner import GREEDY, Planner, Request, generate
 from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
 from workers import engine as engine_module
-from workers.engine import Engine, load_engine
+from workers.engine import Engine
+from workers.loading import load_engine
 from workers.wire import Logprobs, ReportMessage, Sampling, encode
 
 pytestmark = pytest.mark.torch

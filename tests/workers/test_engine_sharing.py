@@ -10,7 +10,8 @@ import pytest
 from tests.workers.engine_support import Options
 from tests.workers.planner import Planner, Request, generate
 from tests.workers.tiny_models import CONFIGS, save_tiny_model
-from workers.engine import Engine, load_engine
+from workers.engine import Engine
+from workers.loading import load_engine
 
 pytestmark = pytest.mark.torch
 

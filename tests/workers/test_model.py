@@ -13,9 +13,9 @@ from transformers import BloomConfig, FalconConfig, LlamaConfig, MambaConfig, Mi
 
 from tests.workers.engine_support import Options
 from tests.workers.tiny_models import CONFIGS, CONTEXT, save_tiny_model
-from workers.engine import load_engine
 from workers.errors import LoadError
 from workers.kv_cache import LayerShape
+from workers.loading import load_engine
 from workers.model import choose_device, choose_dtype, load_model
 
 pytestmark = pytest.mark.torch

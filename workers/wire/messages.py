@@ -107,7 +107,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A worker presents itself: its model, its pool, and the last driver epoch that it saw."""
+    """A worker presents itself: its model, its pool, and the last driver epoch that it saw.
+
+    ``host_blocks``: KV blocks' worth of host memory that it keeps for sequences that are swapped out (0: it cannot
+    swap).
+    """
 
     worker_id: str
     card: ModelCard
@@ -115,6 +119,7 @@ class Hello:
     kv_blocks: int
     block_size: int
     last_epoch: int
+    host_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +152,10 @@ class TokenizerFiles:
 class NewSequence:
     """A sequence in full: it takes ``slot``.
 
-    ``tokens`` is the prompt plus ``emitted`` output tokens that it already has; ``computed`` of them lie in ``blocks``.
-    ``max_tokens`` bounds its output in all.
+    ``tokens`` is the prompt plus ``emitted`` output tokens that it already has; ``computed`` of them lie in ``blocks``,
+    save the last ``swapped`` of these, which a former plan swapped out and which are copied there now: ``computed`` is
+    then what was computed at that time, and ``computed - swapped`` fills whole blocks. ``max_tokens`` bounds its output
+    in all.
     """
 
     slot: int
@@ -159,6 +166,7 @@ class NewSequence:
     max_tokens: int
     sampling: Sampling
     blocks: tuple[int, ...]
+    swapped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +191,10 @@ class BlockGrowth:
 class PlanMessage:
     """One iteration: apply ``frees``, ``starts``, ``grows``, ``copies`` (block to block), then run one forward pass.
 
-    A sequence that sampled an eos or its last token in an earlier plan is skipped, although named here.
+    Before all that, ``drops`` names sequences that were swapped out and are not wanted any more, and ``swap_outs``
+    slots, all of them in ``frees``, whose KV is kept in host memory under their sequence's id: until a start takes it
+    back, it is dropped, or the link is lost. A sequence that sampled an eos or its last token in an earlier plan is
+    skipped, although named here.
     """
 
     step: int
@@ -194,6 +205,8 @@ class PlanMessage:
     copies: tuple[tuple[int, int], ...]
     prefill: tuple[PrefillSpan, ...]
     decode: tuple[int, ...]
+    swap_outs: tuple[int, ...] = ()
+    drops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +229,9 @@ class ReportMessage:
     """What came of a plan. ``tokens`` has (slot, token id) for each emission, decodes first, in plan order.
 
     ``finished`` has (slot, reason) with reason ``stop`` (its token is an eos or a stop id), ``length`` or ``failed``.
-    ``logprobs`` has those that were asked for, of prompt tokens computed and of tokens emitted. Times are microseconds:
-    ``busy_us`` in this iteration, ``idle_us`` waiting for this plan after the last one ended.
+    ``logprobs`` has those that were asked for, of prompt tokens computed and of tokens emitted. ``host_blocks`` counts
+    the blocks' worth of host memory that swapped sequences take. Times are microseconds: ``busy_us`` in this iteration,
+    ``idle_us`` waiting for this plan after the last one ended.
     """
 
     step: int
@@ -228,6 +242,7 @@ class ReportMessage:
     busy_us: int
     idle_us: int
     logprobs: tuple[Logprobs, ...] = ()
+    host_blocks: int = 0
 
 
 # --- between gateways -------------------------------------------------------------------------------------------------
