@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = save_tiny_model(tmp_path_factory.mktemp("model"), CONFIGS["llama"])
-    return load_engine(Options(model=str(folder), max_slots=4, kv_blocks=64), lambda _: None)
+    return load_engine(Options(model=str(folder), max_slots=4, kv_blocks=64, swap_mib=1, threads=1), lambda _: None)
 
 
 class TestEngine(ExecutorContract):
