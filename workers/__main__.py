@@ -71,7 +71,7 @@ def _serve(settings: WorkerSettings, secret: bytes) -> None:
 def _load(settings: WorkerSettings, progress: Callable[[str], None]) -> Executor:
     if settings.fake_worker is not None:
         return _load_fake(settings, settings.fake_worker, progress)
-    from workers.engine import load_engine  # noqa: PLC0415 -- torch takes seconds, the rest needs none of it
+    from workers.loading import load_engine  # noqa: PLC0415 -- torch takes seconds, the rest needs none of it
 
     try:
         return load_engine(settings, progress)

@@ -47,6 +47,11 @@ class EngineSettings(Protocol):
         ...
 
     @property
+    def swap_mib(self) -> int | None:
+        """MiB of host memory for the KV of sequences that are swapped out (None: none, they are computed again)."""
+        ...
+
+    @property
     def max_model_len(self) -> int | None:
         """The longest prompt and output together, in tokens (None: the model's own)."""
         ...

@@ -21,7 +21,8 @@ class PlanError(Exception):
 class Executor(Protocol):
     """Executes plans, one at a time, always from the same thread.
 
-    ``max_slots`` sequences at once, in ``kv_blocks`` blocks of ``block_size`` tokens each.
+    ``max_slots`` sequences at once, in ``kv_blocks`` blocks of ``block_size`` tokens each, and ``host_blocks`` more for
+    those that are swapped out.
     """
 
     @property
@@ -35,6 +36,9 @@ class Executor(Protocol):
 
     @property
     def block_size(self) -> int: ...
+
+    @property
+    def host_blocks(self) -> int: ...
 
     def tokenizer_files(self) -> TokenizerFiles:
         """The tokenizer that the card's digest names. Called once, before the first plan."""

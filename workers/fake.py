@@ -8,6 +8,7 @@ so a sequence that moved here with its tokens so far goes on exactly where it wa
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import time
@@ -32,7 +33,7 @@ from workers.fake_script import (
     WrongLiveBlocks,
 )
 from workers.slots import SlotState, SlotTable, Work
-from workers.wire import ModelCard, PlanMessage, ReportMessage, TokenizerFiles
+from workers.wire import Logprobs, ModelCard, PlanMessage, ReportMessage, TokenizerFiles
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -61,6 +62,7 @@ class FakeExecutor:
         self.max_slots = script.slots
         self.kv_blocks = script.blocks
         self.block_size = script.block_size
+        self.host_blocks = script.host_blocks
         context_length = min(script.context_length, script.blocks * script.block_size)
         self.card = ModelCard(
             name=script.model,
@@ -78,6 +80,7 @@ class FakeExecutor:
             block_size=script.block_size,
             context_length=context_length,
             eos_ids=self.card.eos_ids,
+            host_blocks=script.host_blocks,
         )
         self._replies: dict[int, _Reply] = {}
         self._iteration = 0
@@ -95,12 +98,15 @@ class FakeExecutor:
         for fault in faults:
             self._suffer(fault)
         work = self._table.apply(plan)
+        self._table.take_moves()  # there is no memory to move
         self._take_time(work)
         tokens: list[tuple[int, int]] = []
         finished: list[tuple[int, str]] = []
+        logprobs: list[Logprobs] = []
         for item in work:
+            logprobs += self._prompt_logprobs(item)
             if item.emits:
-                self._emit(item.state, tokens, finished)
+                self._emit(item.state, tokens, finished, logprobs)
         return ReportMessage(
             step=plan.step,
             epoch=plan.epoch,
@@ -109,12 +115,40 @@ class FakeExecutor:
             live_blocks=self._table.live_blocks + sum(isinstance(fault, WrongLiveBlocks) for fault in faults),
             busy_us=0,
             idle_us=0,
+            logprobs=tuple(logprobs),
+            host_blocks=self._table.host_blocks,
         )
 
-    def _emit(self, state: SlotState, tokens: list[tuple[int, int]], finished: list[tuple[int, str]]) -> None:
+    def _prompt_logprobs(self, work: Work) -> list[Logprobs]:
+        state, width = work.state, work.state.sampling.prompt_logprobs
+        followers = state.prompt[work.start + 1 : work.start + work.length + 1]
+        if width is None or state.emitted > 0 or not followers:
+            return []
+        return [self._logprobs(state, work.start + 1, followers, width)]
+
+    def _logprobs(self, state: SlotState, start: int, tokens: Sequence[int], width: int) -> Logprobs:
+        """Each token has half a chance, the id after it half of that, and so on."""
+        offsets = range(min(width, self.card.vocab_size))
+        return Logprobs(
+            slot=state.slot,
+            start=start,
+            own=(math.log(0.5),) * len(tokens),
+            top_ids=tuple((token + offset) % self.card.vocab_size for token in tokens for offset in offsets),
+            top=tuple(math.log(0.5) * (offset + 1) for _ in tokens for offset in offsets),
+        )
+
+    def _emit(
+        self,
+        state: SlotState,
+        tokens: list[tuple[int, int]],
+        finished: list[tuple[int, str]],
+        logprobs: list[Logprobs],
+    ) -> None:
         token = self._reply(state).token_at(state.emitted)
         if token is not None:
             tokens.append((state.slot, token))
+            if state.sampling.top_logprobs is not None:
+                logprobs.append(self._logprobs(state, len(state.tokens), (token,), state.sampling.top_logprobs))
         reason = self._table.fail(state) if token is None else self._table.emit(state, token)
         if reason is not None:
             finished.append((state.slot, reason))
@@ -160,10 +194,11 @@ class _Reply:
     eos: int | None
 
     def token_at(self, position: int) -> int | None:
-        """The token of an output position; None: the sequence fails here. ``ignore_eos`` goes on past a stop."""
+        """The token of an output position; None: the sequence fails here. What may not stop yet goes on past a stop."""
         if self.end is None or position < self.end:
             return self.token_of(position)
-        if self.eos is not None and self.state.sampling.ignore_eos:
+        sampling = self.state.sampling
+        if self.eos is not None and (sampling.ignore_eos or position < sampling.min_tokens):
             return self.token_of(position)
         return self.eos
 

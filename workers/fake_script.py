@@ -131,6 +131,7 @@ class FakeScript(_Strict):
     slots: Annotated[int, Field(ge=1, le=4096)] = 8
     blocks: Annotated[int, Field(ge=1, le=2**31)] = 1024
     block_size: Annotated[int, Field(ge=1, le=1024)] = 16
+    host_blocks: Annotated[int, Field(ge=0, le=2**31)] = 0
     tokenizer: Annotated[Path | None, Field(strict=False)] = None
     output: Output = Words()
     rules: Annotated[tuple[Rule, ...], Field(strict=False)] = ()

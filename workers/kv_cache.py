@@ -11,7 +11,7 @@ than on operands strided by token). A token is written through a view of the sam
 
 The last block, ``null_block``, is nobody's and always zero: block tables are padded with it. Padding is masked, but a
 mask cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken sequence wrote; for
-the same reason ``scrub`` takes what is not finite out of the blocks of a sequence that failed.
+the same reason ``scrub`` takes what is not finite out of blocks that get a new owner, where that may be needed.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class KVPool:
         self.layers = tuple(layers)
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self._device = device
         rows = num_blocks + 1
         self._keys = [
             _zeros((rows * layer.kv_heads, block_size * layer.key_dim), dtype, device) for layer in self.layers
@@ -108,8 +109,29 @@ class KVPool:
             blocks = matrix.view(self.num_blocks + 1, layer.kv_heads, -1)
             blocks[targets] = blocks[sources]
 
+    def take_out(self, blocks: Sequence[int]) -> list[Tensor]:
+        """Copies of whole blocks in host memory, one tensor for each matrix; pinned where the pool is on CUDA."""
+        index = torch.tensor(blocks, dtype=torch.int64, device=self._device)
+        copies = []
+        for matrix, layer in self._matrices():
+            rows = matrix.view(self.num_blocks + 1, layer.kv_heads, -1).index_select(0, index)
+            if self._device.type == "cuda":
+                pinned = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+                rows = pinned.copy_(rows, non_blocking=True)  # in the stream's order, as is the copy back
+            copies.append(rows)
+        return copies
+
+    def put_back(self, blocks: Sequence[int], copies: Sequence[Tensor], *, first: int) -> None:
+        """The inverse of ``take_out``, from the copies' block ``first`` on, into other blocks."""
+        index = torch.tensor(blocks, dtype=torch.int64, device=self._device)
+        for (matrix, layer), copy in zip(self._matrices(), copies, strict=True):
+            rows = copy[first : first + len(blocks)].to(self._device, non_blocking=True)
+            matrix.view(self.num_blocks + 1, layer.kv_heads, -1).index_copy_(0, index, rows)
+
     def scrub(self, blocks: Sequence[int]) -> None:
-        """Put zeros where ``blocks`` hold NaN or infinity. What is finite stays: others may share it."""
+        """Put zeros where ``blocks`` hold NaN or infinity."""
+        if not blocks:
+            return
         index = torch.tensor(blocks, dtype=torch.int64)
         for matrix, layer in self._matrices():
             rows = matrix.view(self.num_blocks + 1, layer.kv_heads, -1)
@@ -167,6 +189,17 @@ def size_pool(
             " are free."
         )
     return PoolSize(num_blocks=kv_blocks, context_length=min(context_length, kv_blocks * block_size))
+
+
+def size_host_pool(*, swap_mib: int | None, available_bytes: int, bytes_per_block: int) -> int:
+    """Blocks' worth of host memory for sequences that are swapped out. Raises LoadError when it is not there."""
+    wanted = (swap_mib or 0) << 20
+    if wanted > available_bytes:
+        raise LoadError(
+            f"There is not enough memory to swap to: {wanted >> 20} MiB are asked for, and {available_bytes >> 20} MiB"
+            " are free."
+        )
+    return wanted // bytes_per_block
 
 
 def pool_share(device: torch.device) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
@@ -41,10 +41,10 @@ class CausalModel:
     dtype: torch.dtype
     device: torch.device
 
-    def logits(self, batch: Batch, pool: KVPool) -> Tensor:
-        """One forward pass; logits [emitting, vocabulary] for the rows that emit, and only for those."""
+    def logits(self, batch: Batch, pool: KVPool, rows: Tensor) -> Tensor:
+        """One forward pass; logits [rows, vocabulary] for these ``rows`` of the batch, and only for those."""
         attender = PagedStep(batch=batch, pool=pool)
-        return _forward(self.module, batch.ids, batch.positions, batch.emit_rows, attender)
+        return _forward(self.module, batch.ids, batch.positions, rows, attender)
 
 
 def choose_device(asked: str) -> torch.device:
@@ -87,8 +87,9 @@ def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Causal
 
 def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     try:
-        module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        loaded: tuple[PreTrainedModel, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
             folder,
+            output_loading_info=True,
             dtype=dtype,
             attn_implementation=ATTENTION_NAME,
             device_map=device,
@@ -104,6 +105,8 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedM
         ):  # it looked the name up in a table of its own
             raise LoadError(f"{folder} does not attend through transformers' attention interface.") from error
         raise LoadError(f"{folder} cannot be loaded: {first_line(error)}") from error
+    module, info = loaded
+    _check_complete(folder, info)
     module.train(mode=False)
     module.requires_grad_(requires_grad=False)
     return module
@@ -115,6 +118,13 @@ def _forward(module: PreTrainedModel, ids: Tensor, positions: Tensor, keep: Tens
     )
     logits: Tensor = output.logits
     return logits[0]
+
+
+def _check_complete(folder: Path, info: dict[str, Any]) -> None:
+    """Weights that are not in the files were made up at random, which transformers says in a warning only."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise LoadError(f"{folder.name} lacks {len(missing)} of its model's weights, such as {missing[0]}.")
 
 
 # --- what can be served -----------------------------------------------------------------------------------------------
@@ -132,9 +142,12 @@ def _check_memory(folder: Path, device: torch.device, dtype: torch.dtype) -> Non
 
 def _num_parameters(folder: Path) -> Iterator[int]:
     for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 -- it is no dict and cannot be iterated
-                yield torch.Size(file.get_slice(name).get_shape()).numel()
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 -- it is no dict and cannot be iterated
+                    yield torch.Size(file.get_slice(name).get_shape()).numel()
+        except SafetensorError as error:
+            raise LoadError(f"{path} is damaged or was cut short: {first_line(error)}") from error
 
 
 def _check_served(module: PreTrainedModel, config: PreTrainedConfig) -> None:

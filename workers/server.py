@@ -101,6 +101,7 @@ class Server:
             kv_blocks=self._executor.kv_blocks,
             block_size=self._executor.block_size,
             last_epoch=last_epoch,
+            host_blocks=self._executor.host_blocks,
         )
 
 

@@ -71,6 +71,9 @@ class WorkerSettings(BaseSettings):
     block_size: int = Field(
         16, ge=1, le=1024, description="tokens in a KV block; smaller wastes less, larger is faster"
     )
+    swap_mib: int | None = Field(
+        None, ge=1, description="MiB of host memory for KV of preempted sequences (if not given: it is computed again)"
+    )
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
     )

@@ -1,13 +1,20 @@
 """The sequences on a worker, by slot: what a plan may say of them, and what follows from it.
 
 A worker obeys plans without trusting them: two sequences writing into one block would give wrong text to somebody, and
-nothing later would notice. So every plan is checked against three ledgers before anything is computed:
+nothing later would notice. So every plan is checked against four ledgers before anything is computed:
 
 * *slots*: a slot is empty or holds one sequence; ``starts`` fill empty ones, ``frees`` empty full ones;
 * *blocks*: a block has as many owners as tables that name it. More than one only by a share: at a start, whole blocks
   of tokens that are already computed;
+* *host memory*: what is swapped out, and that it comes back as it went (``swapped.py``);
 * *positions*: KV is written in order. A prefill span begins where the last one ended, a decode follows a finished
   prefill, and the table reaches as far as what is computed.
+
+A block that is given to a sequence afresh must hold no NaN or infinity, since a mask cannot stop one (``kv_cache.py``).
+What a sequence wrote is *proven* once finite logits came of it. When it leaves before that, the blocks that it wrote
+since are *suspect*, and are named to be scrubbed when somebody comes to own them; whoever shares one instead, has
+computed the same tokens, and is welcome to what they gave. So no block is ever touched that has two owners, or that is
+kept for later.
 
 A sequence that sampled its last token stays in its slot, finished, until a plan frees it: plans that were on their way
 when it finished still name it, and their work on it is left out.
@@ -20,6 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workers.executor import PlanError
+from workers.swapped import Moves, SwappedTable, Transfer
 from workers.wire import NewSequence, PlanMessage, PrefillSpan, Sampling
 
 FinishReason = Literal["stop", "length", "failed"]
@@ -29,7 +37,8 @@ FinishReason = Literal["stop", "length", "failed"]
 class SlotState:
     """One sequence. ``tokens`` grows by each emission; the KV of the first ``computed`` of them lies in ``blocks``.
 
-    ``prompt_length`` counts the client's tokens alone, ``emitted`` the output since, on whichever worker.
+    ``prompt_length`` counts the client's tokens alone, ``emitted`` the output since, on whichever worker. The KV of the
+    first ``proven`` tokens is known to be finite, or is not this sequence's own. A token of ``ending_ids`` ends it.
     """
 
     slot: int
@@ -41,6 +50,8 @@ class SlotState:
     max_tokens: int
     sampling: Sampling
     blocks: list[int]
+    proven: int = 0
+    ending_ids: frozenset[int] = frozenset()
     finished: FinishReason | None = None
 
     @property
@@ -62,7 +73,14 @@ class SlotTable:
     """All sequences of one worker. After a ``PlanError`` nothing but ``reset`` makes sense."""
 
     def __init__(
-        self, *, max_slots: int, kv_blocks: int, block_size: int, context_length: int, eos_ids: Sequence[int]
+        self,
+        *,
+        max_slots: int,
+        kv_blocks: int,
+        block_size: int,
+        context_length: int,
+        eos_ids: Sequence[int],
+        host_blocks: int = 0,
     ) -> None:
         self._max_slots = max_slots
         self._kv_blocks = kv_blocks
@@ -71,21 +89,48 @@ class SlotTable:
         self._eos_ids = frozenset(eos_ids)
         self._states: dict[int, SlotState] = {}
         self._owners: dict[int, int] = {}
+        self._suspects: set[int] = set()
+        self._swapped = SwappedTable(host_blocks=host_blocks, block_size=block_size)
+        self._moves = Moves()
 
     @property
     def live_blocks(self) -> int:
         """Distinct blocks that some sequence holds."""
         return len(self._owners)
 
+    @property
+    def host_blocks(self) -> int:
+        """Blocks' worth of host memory that swapped sequences take."""
+        return self._swapped.blocks_in_use
+
     def reset(self) -> None:
+        """Forget every sequence. What they left in their blocks stays, and stays suspect."""
+        for state in self._states.values():
+            self._suspect(state)
         self._states.clear()
         self._owners.clear()
+        self._swapped.reset()
+        self._moves = Moves()
+
+    def state(self, slot: int) -> SlotState:
+        """The sequence in ``slot``, which is not empty."""
+        return self._states[slot]
+
+    def take_moves(self) -> Moves:
+        """What was asked of the pool since this was last called."""
+        moves, self._moves = self._moves, Moves()
+        return moves
 
     def apply(self, plan: PlanMessage) -> tuple[Work, ...]:
         """Take in a plan and give the work to do, decodes first, in plan order, finished sequences left out.
 
         The work counts as computed from here on. Raises ``PlanError``.
         """
+        for sequence_id in plan.drops:
+            self._swapped.drop(sequence_id)
+            self._moves.drops.append(sequence_id)
+        for slot in plan.swap_outs:
+            self._swap_out(self._state(slot, "swapped out"), plan)
         for slot in plan.frees:
             self._free(slot)
         for start in plan.starts:
@@ -103,9 +148,10 @@ class SlotTable:
 
     def emit(self, state: SlotState, token: int) -> FinishReason | None:
         """Append a sampled token; the reason when it was the sequence's last."""
+        state.proven = state.computed
         state.tokens.append(token)
         state.emitted += 1
-        if token in self._eos_ids and not state.sampling.ignore_eos:
+        if token in state.ending_ids:
             state.finished = "stop"
         elif state.emitted == state.max_tokens:
             state.finished = "length"
@@ -116,15 +162,36 @@ class SlotTable:
         state.finished = "failed"
         return state.finished
 
+    def _swap_out(self, state: SlotState, plan: PlanMessage) -> None:
+        if state.finished is not None or state.slot not in plan.frees:
+            raise PlanError(f"slot {state.slot} is swapped out, but has ended or is not freed")
+        num_blocks = self._swapped.keep(state.sequence_id, state.computed)
+        self._moves.outs.append(
+            Transfer(sequence_id=state.sequence_id, first=0, blocks=tuple(state.blocks[:num_blocks]))
+        )
+
+    def _swap_in(self, new: NewSequence) -> None:
+        self._swapped.take_back(new.sequence_id, new.computed)
+        first, end = (new.computed - new.swapped) // self._block_size, -(-new.computed // self._block_size)
+        self._moves.ins.append(Transfer(sequence_id=new.sequence_id, first=first, blocks=new.blocks[first:end]))
+
     def _free(self, slot: int) -> None:
-        for block in self._state(slot, "freed").blocks:
+        state = self._state(slot, "freed")
+        self._suspect(state)
+        for block in state.blocks:
             self._owners[block] -= 1
             if self._owners[block] == 0:
                 del self._owners[block]
         del self._states[slot]
 
+    def _suspect(self, state: SlotState) -> None:
+        if state.proven < state.computed:
+            first, end = state.proven // self._block_size, -(-state.computed // self._block_size)
+            self._suspects.update(state.blocks[first:end])
+
     def _start(self, new: NewSequence) -> None:
         self._check_start(new)
+        stop_ids = frozenset(new.sampling.stop_token_ids)
         state = SlotState(
             slot=new.slot,
             sequence_id=new.sequence_id,
@@ -135,9 +202,13 @@ class SlotTable:
             max_tokens=new.max_tokens,
             sampling=new.sampling,
             blocks=[],
+            proven=new.computed - new.swapped,
+            ending_ids=stop_ids if new.sampling.ignore_eos else stop_ids | self._eos_ids,
         )
         self._states[new.slot] = state
-        shared = new.computed // self._block_size
+        shared = (new.computed - new.swapped) // self._block_size
+        if new.swapped:
+            self._swap_in(new)
         self._share(new.blocks[:shared], state)
         self._own(new.blocks[shared:], state)
 
@@ -153,6 +224,8 @@ class SlotTable:
             raise PlanError(f"slot {new.slot} may reach {length + left} tokens; the context is {self._context_length}")
         if new.computed >= length or new.computed > len(new.blocks) * self._block_size:
             raise PlanError(f"slot {new.slot} is started with {new.computed} tokens computed, which cannot be")
+        if new.swapped > new.computed or (new.swapped and (new.computed - new.swapped) % self._block_size):
+            raise PlanError(f"slot {new.slot} is started with {new.swapped} of {new.computed} tokens swapped in")
 
     def _share(self, blocks: Sequence[int], state: SlotState) -> None:
         if len(set(blocks)) < len(blocks):
@@ -165,6 +238,9 @@ class SlotTable:
             if block in self._owners:
                 raise PlanError(f"block {block} is given to slot {state.slot}, but has an owner")
             self._enter(block, state, owners=1)
+            if block in self._suspects:
+                self._suspects.discard(block)
+                self._moves.scrub.append(block)
 
     def _enter(self, block: int, state: SlotState, *, owners: int) -> None:
         if block >= self._kv_blocks:

@@ -29,6 +29,7 @@ class Options:
     max_slots: int = 4
     kv_blocks: int | None = None
     block_size: int = 4
+    swap_mib: int | None = None
     max_model_len: int | None = None
     threads: int | None = 2
     model_cache: Path | None = None

@@ -1,7 +1,7 @@
 """What every executor promises, whatever computes its tokens.
 
 A test class that inherits ``ExecutorContract`` and gives it an ``executor`` fixture runs the whole suite. The executor
-needs 4 slots, 32 blocks, a context of 64 tokens and a vocabulary of 90; it has to be empty.
+needs 4 slots, 32 blocks, 4 host blocks, a context of 64 tokens and a vocabulary of 90; it has to be empty.
 """
 
 from __future__ import annotations
@@ -180,3 +180,82 @@ class ExecutorContract:
             executor.execute(plan)
         executor.reset()
         assert len(generate(executor, Request(prompt=prompt(5)))[0]) == 6
+
+    # --- host memory -------------------------------------------------------------------------------------------------
+
+    def test_a_sequence_that_was_swapped_out_continues_exactly(self, executor: Executor) -> None:
+        """In another slot and other blocks, beside others that came meanwhile."""
+        request = Request(prompt=prompt(5), max_tokens=6)
+        (alone,) = generate(executor, request)
+        planner = Planner(executor)
+        planner.iterate(starts=[request])
+        planner.iterate()
+        (victim,) = planner.running()
+        leaving = change(planner.plan(frees=[victim]), swap_outs=(victim.slot,))
+        report = executor.execute(leaving)
+        assert (report.live_blocks, report.host_blocks) == (0, -(-6 // executor.block_size))
+        others = [Request(prompt=prompt(9, salt), max_tokens=2) for salt in range(2)]
+        planner.iterate(starts=others)
+        back = NewSequence(
+            slot=3,
+            sequence_id=victim.sequence_id,
+            tokens=(*request.prompt, *alone[:2]),
+            emitted=2,
+            computed=6,
+            max_tokens=6,
+            sampling=GREEDY,
+            blocks=(29, 30, 31),
+            swapped=6,
+        )
+        report = executor.execute(change(starts=(back,), decode=(3,)))
+        assert report.host_blocks == 0
+        output = [*alone[:2], *(token for _, token in report.tokens)]
+        while len(output) < 6:
+            output += [token for _, token in executor.execute(change(decode=(3,))).tokens]
+        assert output == alone
+
+    def test_reset_empties_host_memory(self, executor: Executor) -> None:
+        """A lost link leaves nothing behind."""
+        planner = Planner(executor)
+        planner.iterate(starts=[Request(prompt=prompt(5))])
+        (victim,) = planner.running()
+        assert executor.execute(change(planner.plan(frees=[victim]), swap_outs=(0,))).host_blocks > 0
+        executor.reset()
+        assert executor.execute(NOTHING).host_blocks == 0
+
+    # --- what sampling asks of every executor -----------------------------------------------------------------------
+
+    def test_a_stop_id_ends_a_sequence_as_an_eos_does(self, executor: Executor) -> None:
+        """Even when an eos is ignored: the client asked for it."""
+        request = Request(prompt=prompt(5), max_tokens=6)
+        (output,) = generate(executor, request)
+        stop = output[2]
+        stopping = dataclasses.replace(GREEDY, stop_token_ids=(stop, 2**32 - 1))
+        planner = Planner(executor)
+        planner.iterate(starts=[dataclasses.replace(request, sampling=stopping)])
+        (running,) = planner.running()
+        planner.finish()
+        assert running.output == output[: output.index(stop) + 1]
+        assert running.finish == "stop"
+
+    @pytest.mark.parametrize("chunk", [2, 5, 1_000])
+    def test_log_probabilities_come_when_asked_for_and_say_of_what(self, executor: Executor, chunk: int) -> None:
+        """Of every prompt token but the first, once, and of every output token, each by its position."""
+        asking = dataclasses.replace(GREEDY, top_logprobs=3, prompt_logprobs=2)
+        planner = Planner(executor, chunk=chunk)
+        reports = [
+            planner.iterate(
+                starts=[Request(prompt=prompt(12), sampling=asking, max_tokens=3), Request(prompt=prompt(4, 1))]
+            )
+        ]
+        while planner.running()[0].finish is None:
+            reports.append(planner.iterate())
+        planner.finish()
+        widths: dict[int, int] = {}
+        for scores in (scores for report in reports for scores in report.logprobs):
+            assert scores.slot == 0
+            assert len(scores.top) == len(scores.top_ids)
+            for place in range(len(scores.own)):
+                assert scores.start + place not in widths
+                widths[scores.start + place] = len(scores.top) // len(scores.own)
+        assert widths == {**dict.fromkeys(range(1, 12), 2), **dict.fromkeys(range(12, 15), 3)}

@@ -26,6 +26,7 @@ class Running:
     """One request in a slot, as planned so far: ``length`` counts tokens that are known or planned to be emitted."""
 
     request: Request
+    sequence_id: str
     slot: int
     length: int
     computed: int = 0
@@ -100,6 +101,13 @@ class Planner:
         self.take(report)
         return report
 
+    def iterate_on(self, request: Request, *, blocks: Sequence[int]) -> Running:
+        """Start ``request`` on free ``blocks`` that hold the first of its tokens from an earlier sequence."""
+        self._free_blocks = [block for block in self._free_blocks if block not in blocks]
+        former = Running(request=request, sequence_id="", slot=0, length=0, blocks=list(blocks))
+        self.iterate(starts=[request], share=former)
+        return self.running()[-1]
+
     def finish(self) -> None:
         """Iterate until nothing runs, freeing what ends; the executor is empty afterwards."""
         while self._running:
@@ -118,7 +126,8 @@ class Planner:
 
     def _join(self, request: Request, share: Running | None) -> NewSequence:
         known = (*request.prompt, *request.emitted)
-        running = Running(request=request, slot=self._free_slots.pop(0), length=len(known))
+        slot = self._free_slots.pop(0)
+        running = Running(request=request, sequence_id=f"sequence-{self._step}-{slot}", slot=slot, length=len(known))
         self._running[running.slot] = running
         if share is not None:
             whole = (len(known) - 1) // self._executor.block_size
@@ -127,7 +136,7 @@ class Planner:
         self._reach(running, len(known))
         return NewSequence(
             slot=running.slot,
-            sequence_id=f"sequence-{self._step}-{running.slot}",
+            sequence_id=running.sequence_id,
             tokens=known,
             emitted=len(request.emitted),
             computed=running.computed,

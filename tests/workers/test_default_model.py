@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.workers.engine_support import Options, Outcome, RandomDriver, Request, reference_output, ties_between
-from workers.engine import Engine, load_engine
+from workers.engine import Engine
 from workers.engine_settings import DEFAULT_MODEL
+from workers.loading import load_engine
 from workers.weights import ModelFolder, default_cache, find_model
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from tests.workers.engine_support import (
     GREEDY,
@@ -22,8 +22,9 @@ from tests.workers.engine_support import (
     ties_between,
 )
 from tests.workers.tiny_models import CONFIGS, CONTEXT, EOS, FEW, VOCAB_SIZE, save_tiny_model
-from workers.engine import Engine, load_engine
+from workers.engine import Engine
 from workers.executor import PlanError
+from workers.loading import load_engine
 from workers.wire import NewSequence, PrefillSpan, Sampling
 
 pytestmark = pytest.mark.torch
@@ -153,6 +154,21 @@ def test_an_eos_is_reported_with_its_token(engine: Engine) -> None:
             assert EOS not in outcome.tokens[:-1]
             return
     raise AssertionError("no sequence met an eos")
+
+
+def test_any_of_several_eos_ids_ends_a_sequence(tmp_path: Path) -> None:
+    """Chat models end turns and texts with different tokens."""
+    several = tuple(range(1, 30))
+    config = LlamaConfig(**CONFIGS["llama"].to_dict() | {"eos_token_id": list(several)})
+    folder = save_tiny_model(tmp_path, config)
+    engine = load_engine(Options(model=str(folder), threads=1), lambda _: None)
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    assert engine.card.eos_ids == several
+    requests = random_requests(Random(3), 12)
+    outcomes = RandomDriver(engine, Random(4)).run(requests)
+    for request, outcome in zip(requests, outcomes, strict=True):
+        ties_between(reference, request, outcome.tokens, reference_output(reference, request))
+    assert len({outcome.tokens[-1] for outcome in outcomes if outcome.finish == "stop"}) > 1
 
 
 def test_a_finished_sequence_is_skipped_although_named(engine: Engine) -> None:

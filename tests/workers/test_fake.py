@@ -22,7 +22,9 @@ TOKENIZER = fake_tokenizer.load(built_in_files())
 
 
 def fake(**script: Any) -> FakeExecutor:
-    return FakeExecutor(read_script(json.dumps({"slots": 4, "blocks": 32, "context_length": 256, **script})))
+    return FakeExecutor(
+        read_script(json.dumps({"slots": 4, "blocks": 32, "host_blocks": 4, "context_length": 256, **script}))
+    )
 
 
 def ids(text: str) -> tuple[int, ...]:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import BloomConfig, FalconConfig, LlamaConfig, MambaConfig, MistralConfig, PreTrainedConfig
 
 from tests.workers.engine_support import Options
 from tests.workers.tiny_models import CONFIGS, CONTEXT, save_tiny_model
-from workers.engine import load_engine
 from workers.errors import LoadError
 from workers.kv_cache import LayerShape
+from workers.loading import load_engine
 from workers.model import choose_device, choose_dtype, load_model
 
 pytestmark = pytest.mark.torch
@@ -71,8 +71,27 @@ def test_weights_larger_than_memory_are_refused(tmp_path: Path, monkeypatch: pyt
         load_model(folder, CPU, torch.float32)
 
 
-def test_broken_weights_are_refused(tmp_path: Path) -> None:
-    """A download that was cut short is the commonest fault of all."""
+def test_weights_that_were_cut_short_are_refused(tmp_path: Path) -> None:
+    """A download that broke off is the commonest fault of all."""
+    folder = save_tiny_model(tmp_path, CONFIGS["llama"])
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(LoadError, match=r"damaged or was cut short"):
+        load_model(folder, CPU, torch.float32)
+
+
+def test_weights_that_lack_some_of_the_models_are_refused(tmp_path: Path) -> None:
+    """They would be random, and the answers with them."""
+    folder = save_tiny_model(tmp_path, CONFIGS["qwen2"])
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"lacks 1 of its model's weights, such as model\.norm\.weight"):
+        load_model(folder, CPU, torch.float32)
+
+
+def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    """Transformers of another version may know it."""
     folder = save_tiny_model(tmp_path, MistralConfig(**CONFIGS["llama"].to_dict() | {"model_type": "mistral"}))
     save_file({"nothing": torch.zeros(1)}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "no such architecture"}))

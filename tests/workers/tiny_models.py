@@ -11,16 +11,19 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     Gemma2Config,
+    Gemma3TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
+    Phi3Config,
     PhiConfig,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 
 VOCAB_SIZE = 96
@@ -48,6 +51,13 @@ CONFIGS: Mapping[str, PreTrainedConfig] = {
     "gpt-neox": GPTNeoXConfig(**_SHAPE),
     "gemma2 with soft caps and alternating windows": Gemma2Config(
         **_SHAPE, num_key_value_heads=2, head_dim=8, sliding_window=8, attn_logit_softcapping=5.0
+    ),
+    "gemma3 with five windows to one full layer": Gemma3TextConfig(
+        **{**_SHAPE, "num_hidden_layers": 6}, num_key_value_heads=1, head_dim=8, sliding_window=8
+    ),
+    "phi3 with fused projections": Phi3Config(**_SHAPE, num_key_value_heads=2, sliding_window=None),
+    "smollm3 with layers without positions": SmolLM3Config(
+        **_SHAPE, num_key_value_heads=2, no_rope_layers=[1, 0], use_sliding_window=False
     ),
     "phi": PhiConfig(**_SHAPE, num_key_value_heads=4),
     "mixtral with experts": MixtralConfig(**_SHAPE, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),

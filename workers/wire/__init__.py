@@ -15,6 +15,8 @@ from workers.wire.address import Address, TcpAddress, UnixAddress, auth_digest, 
 from workers.wire.codec import WireError
 from workers.wire.framing import MAX_FRAME_BYTES, FrameDecoder, decode, encode
 from workers.wire.messages import (
+    LOWEST_LOGPROB,
+    MAX_TOP_LOGPROBS,
     WIRE_VERSION,
     Auth,
     BlockGrowth,
@@ -24,6 +26,7 @@ from workers.wire.messages import (
     Delivery,
     Hello,
     Job,
+    Logprobs,
     Message,
     ModelCard,
     NewSequence,
@@ -39,8 +42,10 @@ from workers.wire.messages import (
 from workers.wire.shapes import MAX_ITEMS
 
 __all__ = [
+    "LOWEST_LOGPROB",
     "MAX_FRAME_BYTES",
     "MAX_ITEMS",
+    "MAX_TOP_LOGPROBS",
     "WIRE_VERSION",
     "Address",
     "Auth",
@@ -52,6 +57,7 @@ __all__ = [
     "FrameDecoder",
     "Hello",
     "Job",
+    "Logprobs",
     "Message",
     "ModelCard",
     "NewSequence",

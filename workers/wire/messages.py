@@ -2,7 +2,8 @@
 
 A field's annotation is its wire type (``codec.py`` reads it): numbers are not negative and below 2**63, save where they
 are annotated ``SignedInt``; runs of numbers (``tuple[int, ...]``, ``tuple[tuple[int, int], ...]``) hold ids, slots and
-blocks below 2**32. A peer of another ``WIRE_VERSION`` is refused during the handshake: messages are never guessed at.
+blocks below 2**32, runs of floats (``tuple[float, ...]``) finite 64-bit floats. A peer of another ``WIRE_VERSION`` is
+refused during the handshake: messages are never guessed at.
 
 A connection to a worker: the worker sends ``Challenge``; the gateway answers ``Auth`` (an HMAC of the nonce under the
 shared secret; the empty secret on a Unix socket); the worker sends ``Hello``; the gateway sends ``Welcome``. Then plans
@@ -16,19 +17,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 SIGNED = "signed"
 """Marks a number of the whole signed 64-bit range."""
 
 SignedInt = Annotated[int, SIGNED]
 
+MAX_TOP_LOGPROBS = 20
+"""Likeliest tokens that may be asked for beside each token: OpenAI's bound."""
+
+LOWEST_LOGPROB = -9999.0
+"""Stands for a probability of zero, as in OpenAI's API: an infinite number has no place on the wire."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How to choose tokens. The random number of a token is a function of (seed, choice, output position) alone.
 
-    ``temperature`` 0 is greedy. ``ignore_eos`` runs on to ``max_tokens``.
+    In this order: ``logit_bias`` (id, value) is added; while the output has fewer than ``min_tokens``, no token that
+    would end it may come; ``repetition_penalty`` divides or multiplies what prompt or output hold,
+    ``frequency_penalty`` (for each time) and ``presence_penalty`` (once) are taken from what the output holds;
+    ``temperature`` divides (0: greedy); ``min_p`` of the best token's probability, ``top_k`` tokens and the nucleus of
+    ``top_p`` limit the choice.
+
+    A token of ``stop_token_ids`` ends the output as an eos does. ``ignore_eos`` runs on past an eos.
+
+    ``top_logprobs`` (at most ``MAX_TOP_LOGPROBS``; None: none at all) asks for the log-probability of each output token
+    and of so many of the likeliest beside it, by the model's own logits, before all of the above; ``prompt_logprobs``
+    the same for every prompt token but the first.
     """
 
     temperature: float = 1.0
@@ -36,6 +53,16 @@ class Sampling:
     seed: SignedInt = 0
     choice: int = 0
     ignore_eos: bool = False
+    top_k: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +107,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A worker presents itself: its model, its pool, and the last driver epoch that it saw."""
+    """A worker presents itself: its model, its pool, and the last driver epoch that it saw.
+
+    ``host_blocks``: KV blocks' worth of host memory that it keeps for sequences that are swapped out (0: it cannot
+    swap).
+    """
 
     worker_id: str
     card: ModelCard
@@ -88,6 +119,7 @@ class Hello:
     kv_blocks: int
     block_size: int
     last_epoch: int
+    host_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +152,10 @@ class TokenizerFiles:
 class NewSequence:
     """A sequence in full: it takes ``slot``.
 
-    ``tokens`` is the prompt plus ``emitted`` output tokens that it already has; ``computed`` of them lie in ``blocks``.
-    ``max_tokens`` bounds its output in all.
+    ``tokens`` is the prompt plus ``emitted`` output tokens that it already has; ``computed`` of them lie in ``blocks``,
+    save the last ``swapped`` of these, which a former plan swapped out and which are copied there now: ``computed`` is
+    then what was computed at that time, and ``computed - swapped`` fills whole blocks. ``max_tokens`` bounds its output
+    in all.
     """
 
     slot: int
@@ -132,6 +166,7 @@ class NewSequence:
     max_tokens: int
     sampling: Sampling
     blocks: tuple[int, ...]
+    swapped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +191,10 @@ class BlockGrowth:
 class PlanMessage:
     """One iteration: apply ``frees``, ``starts``, ``grows``, ``copies`` (block to block), then run one forward pass.
 
-    A sequence that sampled an eos or its last token in an earlier plan is skipped, although named here.
+    Before all that, ``drops`` names sequences that were swapped out and are not wanted any more, and ``swap_outs``
+    slots, all of them in ``frees``, whose KV is kept in host memory under their sequence's id: until a start takes it
+    back, it is dropped, or the link is lost. A sequence that sampled an eos or its last token in an earlier plan is
+    skipped, although named here.
     """
 
     step: int
@@ -167,14 +205,33 @@ class PlanMessage:
     copies: tuple[tuple[int, int], ...]
     prefill: tuple[PrefillSpan, ...]
     decode: tuple[int, ...]
+    swap_outs: tuple[int, ...] = ()
+    drops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """Log-probabilities of consecutive tokens of the sequence in ``slot``, the first at ``start`` of prompt and output.
+
+    ``own`` has each token's own. ``top_ids`` and ``top`` have the likeliest beside it, best first, as many for every
+    token as were asked for, token after token. What was reported before comes again when a prompt is computed again.
+    """
+
+    slot: int
+    start: int
+    own: tuple[float, ...]
+    top_ids: tuple[int, ...]
+    top: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportMessage:
     """What came of a plan. ``tokens`` has (slot, token id) for each emission, decodes first, in plan order.
 
-    ``finished`` has (slot, reason) with reason ``stop`` (its token is an eos), ``length`` or ``failed``. Times are
-    microseconds: ``busy_us`` in this iteration, ``idle_us`` waiting for this plan after the last one ended.
+    ``finished`` has (slot, reason) with reason ``stop`` (its token is an eos or a stop id), ``length`` or ``failed``.
+    ``logprobs`` has those that were asked for, of prompt tokens computed and of tokens emitted. ``host_blocks`` counts
+    the blocks' worth of host memory that swapped sequences take. Times are microseconds: ``busy_us`` in this iteration,
+    ``idle_us`` waiting for this plan after the last one ended.
     """
 
     step: int
@@ -184,6 +241,8 @@ class ReportMessage:
     live_blocks: int
     busy_us: int
     idle_us: int
+    logprobs: tuple[Logprobs, ...] = ()
+    host_blocks: int = 0
 
 
 # --- between gateways -------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
+import struct
 import tracemalloc
 from typing import Any, get_args
 
@@ -17,6 +19,7 @@ from workers.wire import (
     MAX_ITEMS,
     CancelSequences,
     Challenge,
+    Logprobs,
     Message,
     NewSequence,
     PlanMessage,
@@ -35,6 +38,12 @@ SEQUENCE = NewSequence(
 )
 PLAN = PlanMessage(step=1, epoch=1, frees=(), starts=(SEQUENCE,), grows=(), copies=((1, 2),), prefill=(), decode=(3,))
 REPORT = ReportMessage(step=1, epoch=1, tokens=((0, 5),), finished=((0, "stop"),), live_blocks=1, busy_us=1, idle_us=0)
+
+NAN = struct.pack("<d", math.nan)
+
+
+def scores(own: float) -> Logprobs:
+    return Logprobs(slot=0, start=1, own=(own,), top_ids=(), top=())
 
 
 def frame_of(*values: Any) -> bytes:
@@ -101,9 +110,11 @@ def test_a_truncated_payload_is_a_wire_error(message: Message, data: st.DataObje
         ((1, 1, "nonce"), r"Challenge\.nonce is a str, not bytes"),
         ((34, "abc"), r"CancelSequences\.sequence_ids is a str, not a list"),
         ((34, [b"a"]), r"CancelSequences\.sequence_ids\[0\] is a bytes, not a string"),
-        ((17, 1, 1, b"\0" * 12, [], 0, 0, 0), r"ReportMessage\.tokens holds half a pair"),
-        ((17, 1, 1, b"\0" * 3, [], 0, 0, 0), r"ReportMessage\.tokens is not a run of 32-bit numbers"),
-        ((17, 1, 1, b"", [[1]], 0, 0, 0), r"ReportMessage\.finished\[0\] has 1 members, not 2"),
+        ((17, 1, 1, b"\0" * 12, [], 0, 0, 0, [], 0), r"ReportMessage\.tokens holds half a pair"),
+        ((17, 1, 1, b"\0" * 3, [], 0, 0, 0, [], 0), r"ReportMessage\.tokens is not a run of 32-bit numbers"),
+        ((17, 1, 1, b"", [[1]], 0, 0, 0, [], 0), r"ReportMessage\.finished\[0\] has 1 members, not 2"),
+        ((17, 1, 1, b"", [], 0, 0, 0, [[1, 1, b"abc", b"", b""]], 0), r"\.own is not a run of 64-bit floats"),
+        ((17, 1, 1, b"", [], 0, 0, 0, [[1, 1, NAN, b"", b""]], 0), r"\.own holds something that is not finite"),
         ((99, 1), "99 is not a known message type"),
         ((True, 1), "not an array that begins with a message type"),
         ((), "not an array that begins with a message type"),
@@ -173,6 +184,8 @@ def test_a_declared_length_reserves_no_memory_to_speak_of(payload: bytes) -> Non
         (dataclasses.replace(PLAN, decode=(2**32,)), r"PlanMessage\.decode holds a number outside"),
         (dataclasses.replace(PLAN, decode=[1]), r"PlanMessage\.decode is a list"),
         (dataclasses.replace(PLAN, copies=((1, 2, 3),)), r"PlanMessage\.copies holds something that is not a pair"),
+        (dataclasses.replace(REPORT, logprobs=(scores(1),)), r"logprobs\[0\]\.own holds something that is not a float"),
+        (dataclasses.replace(REPORT, logprobs=(scores(math.inf),)), r"logprobs\[0\]\.own holds .* not finite"),
         (CancelSequences(sequence_ids=("a",) * (MAX_ITEMS + 1)), r"CancelSequences\.sequence_ids has 16385 members"),
     ],
 )

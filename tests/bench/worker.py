@@ -1,0 +1,200 @@
+"""How long a worker computes and how long it waits. Run it: ``python -m tests.bench.worker``. Prints, asserts nothing.
+
+*burst*: 64 requests at once, prompts of 128 random tokens, output lengths exponential with mean 64 and at most 256, eos
+ignored, against a worker process over its Unix socket, planned by the real scheduler two plans deep in this process.
+Busy and idle times are those of the worker's own reports.
+
+*steps*: one prefill of 512 tokens and one decode of each of several batches with 128 tokens of context, in this
+process, beside transformers' own forward: its usual attention, a static cache, all sequences of one length, which a
+server's never are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+from admission.events import Claimed, Finished, FinishReason, Reported, SequenceSpec
+from admission.limits import Limits
+from admission.presets import preset
+from admission.scheduler import Scheduler
+from gateway.sequence_records import SequenceRecord, plan_message
+from tests.workers.gateway_end import GatewayEnd
+from workers.engine_settings import DEFAULT_MODEL
+from workers.wire import Hello, Job, ReportMessage, Sampling
+
+REQUESTS, PROMPT, MEAN_OUTPUT, MOST_OUTPUT = 64, 128, 64, 256
+DECODES = (1, 8, 32)
+REPEATS = 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--budget", type=int, default=256, help="tokens per iteration")
+    parser.add_argument("only", nargs="?", choices=("burst", "steps"))
+    options = parser.parse_args()
+    if options.only != "steps":
+        burst(options)
+    if options.only != "burst":
+        steps(options)
+
+
+# --- burst ------------------------------------------------------------------------------------------------------------
+
+
+def burst(options: argparse.Namespace) -> None:
+    with worker_process(options) as end:
+        hello = end.drive()
+        began = time.perf_counter()
+        reports = drive(end, hello, options.budget)
+        took_s = time.perf_counter() - began
+    busy_s, idle_s = (sum(times) / 1e6 for times in zip(*((r.busy_us, r.idle_us) for r in reports[1:]), strict=True))
+    idle = sorted(report.idle_us for report in reports[1:])
+    tokens = sum(len(report.tokens) for report in reports)
+    print(f"burst: {REQUESTS} requests, {len(reports)} iterations, {tokens} tokens in {took_s:.1f} s")
+    print(f"  busy {busy_s:.2f} s, idle {idle_s:.3f} s: {100 * idle_s / (busy_s + idle_s):.2f} % of the time")
+    print(
+        f"  an iteration: {1000 * statistics.median(r.busy_us for r in reports) / 1e6:.1f} ms in the median;"
+        f" idle before it: {idle[len(idle) // 2]} us in the median, {idle[-len(idle) // 100]} us at p99"
+    )
+
+
+@contextmanager
+def worker_process(options: argparse.Namespace) -> Iterator[GatewayEnd]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker.sock"
+        flags = {"listen": f"unix:{path}", "model": options.model, "dtype": options.dtype, "device": options.device}
+        flags |= {"max-slots": options.slots, "max-model-len": 1024, "log-format": "json"}
+        if options.threads is not None:
+            flags["threads"] = options.threads
+        command = [sys.executable, "-m", "workers", *(f"--{name}={value}" for name, value in flags.items())]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            while not path.exists():
+                if process.poll() is not None:
+                    raise SystemExit("the worker did not start; run it alone to see why")
+                time.sleep(0.1)
+            end = GatewayEnd(path)
+            end.sock.settimeout(60.0)
+            yield end
+            end.close()
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def drive(end: GatewayEnd, hello: Hello, budget: int) -> list[ReportMessage]:
+    """Claim everything at once and run it to its end; every report."""
+    limits = Limits(
+        max_slots=hello.max_slots,
+        token_budget=budget,
+        prefill_chunk=budget,
+        kv_blocks=hello.kv_blocks,
+        block_size=hello.block_size,
+        max_in_flight=2,
+    )
+    scheduler = Scheduler(limits, preset("sluicegate"))
+    records = {job.sequence_id: SequenceRecord.of(job) for job in make_jobs(hello.card.vocab_size)}
+    slots: dict[int, SequenceRecord] = {}
+    reports: list[ReportMessage] = []
+    waiting = deque(Claimed(sequence=_spec(record.job)) for record in records.values())
+    events: list[Claimed | Reported] = []
+    left = len(records)
+    while left:
+        step = scheduler.step(events, time.monotonic_ns() // 1000)
+        left -= len(step.ended)
+        while step.plan is not None:
+            slots.update({start.slot: records[start.sequence_id] for start in step.plan.starts})
+            end.send(plan_message(step.plan, epoch=1, records=records))
+            step = scheduler.step((), time.monotonic_ns() // 1000)
+        events = [waiting.popleft() for _ in range(min(step.want.slots, len(waiting)))]
+        if not events and left:
+            reports.append(end.receive(ReportMessage))
+            events = [_take(reports[-1], slots)]
+    return reports
+
+
+def _take(report: ReportMessage, slots: dict[int, SequenceRecord]) -> Reported:
+    for slot, token in report.tokens:
+        slots[slot].output.append(token)
+    finished = tuple(Finished(slot=slot, reason=FinishReason(reason)) for slot, reason in report.finished)
+    return Reported(step=report.step, finished=finished, live_blocks=report.live_blocks)
+
+
+def make_jobs(vocab_size: int) -> list[Job]:
+    random = Random(1)
+    return [
+        Job(
+            sequence_id=f"request-{number}",
+            origin="",
+            class_name="standard",
+            rank=1,
+            prompt_ids=tuple(random.randrange(vocab_size) for _ in range(PROMPT)),
+            emitted_ids=(),
+            max_tokens=max(1, min(MOST_OUTPUT, round(random.expovariate(1 / MEAN_OUTPUT)))),
+            expected_tokens=MEAN_OUTPUT,
+            sampling=Sampling(temperature=0.0, ignore_eos=True),
+            deadline_us=None,
+        )
+        for number in range(REQUESTS)
+    ]
+
+
+def _spec(job: Job) -> SequenceSpec:
+    return SequenceSpec(
+        sequence_id=job.sequence_id,
+        class_name=job.class_name,
+        rank=job.rank,
+        score=0,
+        arrival_us=0,
+        prompt_tokens=len(job.prompt_ids),
+        max_tokens=job.max_tokens,
+        expected_tokens=job.expected_tokens,
+    )
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def steps(options: argparse.Namespace) -> None:
+    """Torch is imported here: the burst is driven by a process without it, as in service."""
+    from tests.bench.worker_steps import Steps  # noqa: PLC0415 -- see above
+
+    measured = Steps(model=options.model, dtype=options.dtype, device=options.device, threads=options.threads)
+    print(f"{'step':>22} {'ours ms':>9} {'transformers ms':>16}")
+    print(f"{'prefill 512':>22} {_median_ms(measured.prefill):9.1f} {_median_ms(measured.dense_prefill):16.1f}")
+    for count in DECODES:
+        ours = _median_ms(lambda count=count: measured.decode(count), before=lambda count=count: measured.start(count))
+        dense = _median_ms(
+            lambda count=count: measured.dense_decode(count), before=lambda count=count: measured.dense_start(count)
+        )
+        print(f"{f'decode {count} at {PROMPT}':>22} {ours:9.1f} {dense:16.1f}")
+
+
+def _median_ms(step: Callable[[], None], *, before: Callable[[], None] = lambda: None) -> float:
+    before()
+    step()
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
