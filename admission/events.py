@@ -103,12 +103,14 @@ class Finished:
 class Reported:
     """The worker executed plan ``step``. Every planned emission came out, save for sequences that had finished before.
 
-    ``live_blocks`` is the worker's own count of distinct blocks in use, checked against the ledger as of that plan.
+    ``live_blocks`` is the worker's own count of distinct blocks in use, checked against the ledger as of that plan, and
+    ``host_blocks`` that of host memory with swapped sequences.
     """
 
     step: int
     finished: tuple[Finished, ...] = ()
     live_blocks: int | None = None
+    host_blocks: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,8 @@ class Grow:
 class Plan:
     """One iteration. The worker applies ``frees``, then ``starts``, then ``grows``, then runs one forward pass.
 
+    Before all that it drops the swapped sequences named by ``drops``, and copies the KV in ``swap_outs`` (slots, all of
+    them in ``frees``) to host memory, from where a later start brings it back.
     ``decode`` names the slots that each emit one token, ``prefill`` the chunks, both in the scheduler's order. A plan
     may hold only frees: then nothing is computed and the report comes at once.
     """
@@ -176,6 +180,8 @@ class Plan:
     grows: tuple[Grow, ...] = ()
     prefill: tuple[Prefill, ...] = ()
     decode: tuple[int, ...] = ()
+    swap_outs: tuple[int, ...] = ()
+    drops: tuple[str, ...] = ()
 
 
 # --- step -------------------------------------------------------------------------------------------------------------

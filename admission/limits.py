@@ -13,6 +13,7 @@ class Limits:
     ``token_budget``: tokens per iteration (None: no budget); size it to the inter-token time you can bear.
     ``prefill_chunk``: most prompt tokens of one sequence per iteration.
     ``kv_blocks`` / ``block_size``: the worker's KV pool (``kv_blocks`` None: memory is not limited).
+    ``host_blocks``: the worker's host memory for swapped sequences, in blocks (None: not limited).
     ``preferred_sizes`` / ``max_queue_delay_us``: for a preset that gathers a batch before it starts: the sizes at which
     it starts at once (none: the slots), and how long its oldest member waits for others (0: not at all).
     ``max_in_flight``: plans on the worker at once; 2 hides the gateway's own time, 1 gives the tutorial's semantics.
@@ -26,6 +27,7 @@ class Limits:
     prefill_chunk: int | None
     kv_blocks: int | None = None
     block_size: int = 16
+    host_blocks: int | None = None
     preferred_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
     max_in_flight: int = 1

@@ -59,9 +59,19 @@ class Planner:
             roster.finish_decode(sequence)
         prefill, fills = self._prefill(limits, num_decoding=len(decode), finals=finals)
         frees = roster.slots.take_frees()
-        if not (frees or starts or prefill or decode):
+        swap_outs, drops = roster.swaps.take_moves()
+        if not (frees or starts or prefill or decode or drops):
             return None
-        plan = Plan(step=roster.next_step, frees=frees, starts=starts, grows=grows, prefill=prefill, decode=decode)
+        plan = Plan(
+            step=roster.next_step,
+            frees=frees,
+            starts=starts,
+            grows=grows,
+            prefill=prefill,
+            decode=decode,
+            swap_outs=swap_outs,
+            drops=drops,
+        )
         roster.next_step += 1
         return Built(plan=plan, finals=tuple(finals), fills=fills)
 
@@ -165,6 +175,8 @@ class Planner:
 
     def _start(self, sequence: Sequence, holding: Holding, *, num_found: int) -> Start:
         swapped_tokens = sequence.prefilled if self._roster.progress is Progress.SWAP else 0
+        if swapped_tokens > 0:
+            self._roster.swaps.take_back(sequence.spec.sequence_id)
         slot = self._roster.start(sequence, holding, num_found=num_found)
         return Start(
             slot=slot,

@@ -17,8 +17,9 @@ from admission.lifecycle import State
 from admission.order import WaitingOrder
 from admission.prefixes import Prefixes
 from admission.presets import Progress
-from admission.sequence import Sequence
+from admission.sequence import Sequence, slot_of
 from admission.slots import Slots
+from admission.swaps import Swaps
 
 
 class Outbox:
@@ -54,6 +55,7 @@ class Roster:
         *,
         ledger: Ledger,
         prefixes: Prefixes,
+        swaps: Swaps,
         outbox: Outbox,
         waiting_order: WaitingOrder,
         progress: Progress,
@@ -62,6 +64,7 @@ class Roster:
     ) -> None:
         self.ledger = ledger
         self._prefixes = prefixes
+        self.swaps = swaps
         self.next_step = first_step
         self.next_number = first_number
         self.batch = Batch(block_size=ledger.block_size)
@@ -166,8 +169,7 @@ class Roster:
         self._take_out(sequence, old)
         sequence.kept_tokens = sequence.prefilled
         if self.progress is Progress.RECOMPUTE:
-            sequence.prefilled = 0
-            sequence.prefill_left = sequence.known_tokens
+            sequence.forget_computed()
         self._leave_slot(sequence)
 
     def end(self, sequence: Sequence, reason: EndReason) -> None:
@@ -175,6 +177,7 @@ class Roster:
         old = sequence.to(State.ENDED)
         self._take_out(sequence, old)
         self._prefixes.end(sequence)
+        self.swaps.forget(sequence.spec.sequence_id)
         self.deadlines.remove(sequence)
         del self._sequences[sequence.spec.sequence_id]
         self._outbox.ended(sequence.spec, reason)
@@ -200,9 +203,18 @@ class Roster:
 
     def _vacate(self, sequence: Sequence) -> None:
         """No plan in flight names it: slot and blocks are free, and what it computed can be found if it comes back."""
-        if sequence.state is State.PAUSED:
+        if sequence.state is not State.ENDED:
             self._prefixes.filled(sequence, sequence.kept_tokens)
+            self._swap_out(sequence)
         self.slots.vacate(sequence)
         if sequence.state is State.PAUSED and sequence.announce is not None:
             self._outbox.paused(sequence.spec, sequence.announce)
             sequence.announce = None
+
+    def _swap_out(self, sequence: Sequence) -> None:
+        """To host memory if there is room, else it is computed again."""
+        tokens = sequence.prefilled
+        if self.progress is not Progress.SWAP or tokens == 0:
+            return
+        if not self.swaps.keep(sequence.spec.sequence_id, slot=slot_of(sequence), tokens=tokens):
+            sequence.forget_computed()

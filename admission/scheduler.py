@@ -56,6 +56,7 @@ from admission.prefixes import Prefixes
 from admission.presets import KvAdmission, PrefixReuse, Preset, Progress, SlotPreemption
 from admission.roster import Outbox, Roster
 from admission.sequence import Sequence
+from admission.swaps import Swaps
 from admission.victims import slot_victim_key
 
 
@@ -82,6 +83,7 @@ class _InFlight:
     finals: tuple[Sequence, ...]
     fills: tuple[tuple[Sequence, int], ...]
     live_blocks: int
+    host_blocks: int
 
 
 class Scheduler:
@@ -107,6 +109,7 @@ class Scheduler:
         self._roster = Roster(
             ledger=self._ledger,
             prefixes=prefixes,
+            swaps=Swaps(num_blocks=self._limits.host_blocks, block_size=self._limits.block_size),
             outbox=self._outbox,
             waiting_order=self._preset.waiting_order,
             progress=self._progress,
@@ -235,7 +238,13 @@ class Scheduler:
         if built is None:
             return None
         self._in_flight.append(
-            _InFlight(step=built.plan.step, finals=built.finals, fills=built.fills, live_blocks=self._ledger.in_use)
+            _InFlight(
+                step=built.plan.step,
+                finals=built.finals,
+                fills=built.fills,
+                live_blocks=self._ledger.in_use,
+                host_blocks=self._roster.swaps.planned_blocks,
+            )
         )
         return built.plan
 
@@ -284,6 +293,11 @@ class Scheduler:
             raise LedgerMismatch(
                 f"after plan {report.step} the worker holds {report.live_blocks} KV blocks, not {flight.live_blocks}"
             )
+        if report.host_blocks is not None and report.host_blocks != flight.host_blocks:
+            raise LedgerMismatch(
+                f"after plan {report.step} the worker keeps {report.host_blocks} blocks in host memory,"
+                f" not {flight.host_blocks}"
+            )
         return flight
 
     def _on_worker_lost(self) -> None:
@@ -295,8 +309,9 @@ class Scheduler:
     def _on_limits_changed(self, limits: Limits) -> None:
         """Fewer slots pause the newest sequences at once: a plan never holds more than the limits in force."""
         check_limits(limits)
-        if (limits.kv_blocks, limits.block_size) != (self._limits.kv_blocks, self._limits.block_size):
-            raise ValueError("the KV pool belongs to the worker and cannot change while it runs")
+        for name in ("kv_blocks", "block_size", "host_blocks"):
+            if getattr(limits, name) != getattr(self._limits, name):
+                raise ValueError(f"{name} belongs to the worker and cannot change while it runs")
         self._limits = limits
         self._memory.unpreemptible = limits.unpreemptible
         for sequence in list(self._roster.batch)[limits.max_slots :]:

@@ -78,6 +78,11 @@ class Sequence:
         """Work left after the plans before ``step``: tokens to prefill and tokens to emit."""
         return self.prefill_left + self.spec.max_tokens - self.emitted_by(step)
 
+    def forget_computed(self) -> None:
+        """Its KV is gone: all its tokens are to be computed again."""
+        self.prefilled = 0
+        self.prefill_left = self.known_tokens
+
     @property
     def known_tokens(self) -> int:
         """Prompt and emitted tokens, while it does not decode."""

@@ -12,7 +12,7 @@ import structlog
 
 from admission.classes import DEFAULT_CLASSES, PriorityClass
 from admission.limits import Limits
-from admission.presets import Preset
+from admission.presets import Preset, Progress
 from admission.queue import QueueBounds, StoreUnavailable
 from admission.scheduler import Scheduler
 from admission.standing import WaitingOrderName
@@ -186,13 +186,15 @@ class Assembly:
             max_queue_delay_us=options.max_queue_delay_us,
             kv_blocks=_least(hello.kv_blocks, options.kv_blocks),
             block_size=hello.block_size,
+            host_blocks=hello.host_blocks,
             max_in_flight=options.max_in_flight,
             guaranteed_slots=tuple(
                 [(cls.name, cls.share_percent * slots // 100) for cls in options.classes if cls.share_percent > 0]
             ),
             unpreemptible=tuple([cls.name for cls in options.classes if not cls.preemptible]),
         )
-        return Scheduler(limits, options.preset), limits
+        progress = Progress.SWAP if hello.host_blocks > 0 else Progress.RECOMPUTE
+        return Scheduler(limits, options.preset, progress=progress), limits
 
 
 def _least(has: int, cap: int | None) -> int:

@@ -161,6 +161,7 @@ class Driver:
                 step=report.step,
                 finished=tuple([Finished(slot=slot, reason=reason) for slot, reason in finished.items()]),
                 live_blocks=report.live_blocks,
+                host_blocks=report.host_blocks,
             )
         )
         self._count(report)
@@ -225,7 +226,10 @@ class Driver:
         self._book.start(plan.starts)
         self._link.send(plan_message(plan, epoch=self._link.epoch, records=self._book.records))
         self._prefills.append(sum([span.length for span in plan.prefill]))
-        self._metrics.prompt_tokens_found.inc(sum([start.computed_tokens for start in plan.starts]))
+        computed = sum([start.computed_tokens for start in plan.starts])
+        swapped = sum([start.swapped_tokens for start in plan.starts])
+        self._metrics.prompt_tokens_found.inc(computed - swapped)
+        self._metrics.swapped_tokens.inc(swapped)
 
     def _arm(self, wake_at: int | None) -> None:
         if self._timer is not None:

@@ -48,6 +48,9 @@ class Metrics:
             "Tokens that were not computed, as their KV blocks were there.",
             registry=registry,
         )
+        self.swapped_tokens = Counter(
+            "sluicegate_swapped_tokens", "Tokens whose KV came back from host memory.", registry=registry
+        )
         self.output_tokens = Counter("sluicegate_output_tokens", "Output tokens received.", registry=registry)
         self.stale_tokens = Counter(
             "sluicegate_stale_tokens", "Output tokens that came a second time or after a gap.", registry=registry

@@ -71,6 +71,8 @@ def plan_message(plan: Plan, *, epoch: int, records: Mapping[str, SequenceRecord
         copies=(),
         prefill=tuple([PrefillSpan(slot=p.slot, start=p.start, length=p.length, emits=p.emits) for p in plan.prefill]),
         decode=plan.decode,
+        swap_outs=plan.swap_outs,
+        drops=plan.drops,
     )
 
 
@@ -85,6 +87,7 @@ def _new_sequence(start: Start, record: SequenceRecord) -> NewSequence:
         max_tokens=job.max_tokens,
         sampling=job.sampling,
         blocks=start.blocks,
+        swapped=start.swapped_tokens,
     )
 
 

@@ -101,6 +101,7 @@ class Harness:
     passes: dict[str, int] = field(default_factory=dict)
     in_flight: deque[Plan] = field(default_factory=deque)
     held: dict[int, Running] = field(default_factory=dict)
+    host: dict[str, int] = field(default_factory=dict)  # swapped out: tokens
     kv: dict[tuple[int, int], object] = field(default_factory=dict)  # (block, offset) -> content
     num_found: int = 0  # prompt tokens that were not computed
     log: list[tuple[tuple[Event, ...], int, Step]] = field(default_factory=list)
@@ -138,6 +139,7 @@ class Harness:
     def lose_worker(self) -> Step:
         self.in_flight.clear()
         self.held.clear()
+        self.host.clear()
         return self.step(WorkerLost())
 
     def change_limits(self, limits: Limits) -> Step:
@@ -190,6 +192,7 @@ class Harness:
             raise AssertionError(f"not idle after {most_steps} steps")
         assert self.scheduler.slots_in_use == 0
         assert self.scheduler.kv_blocks_in_use == 0
+        assert not self.host, "something is kept in host memory for nobody"
 
     def _hand_over(self, spec: SequenceSpec) -> None:
         self.specs[spec.sequence_id] = spec
@@ -325,7 +328,11 @@ class Harness:
             step=plan.step,
             finished=tuple(finished),
             live_blocks=live if self.limits.kv_blocks is not None else None,
+            host_blocks=self._host_blocks(),
         )
+
+    def _host_blocks(self) -> int:
+        return sum([-(-tokens // self.limits.block_size) for tokens in self.host.values()])
 
     def _emit(self, running: Running, *, eos: bool) -> FinishReason | None:
         if running.done:
@@ -344,6 +351,15 @@ class Harness:
     def _let_in(self, plan: Plan) -> None:
         """Apply a plan; what a sequence brings along from outside the pool is written into its blocks."""
         before = set(self.held)
+        for sequence_id in plan.drops:
+            del self.host[sequence_id]
+        for slot in plan.swap_outs:
+            gone = self.held[slot]
+            assert slot in plan.frees
+            assert not gone.done
+            assert gone.sequence_id not in self.host
+            self.host[gone.sequence_id] = gone.computed
+        assert self.limits.host_blocks is None or self._host_blocks() <= self.limits.host_blocks
         failed = [self.held[slot] for slot in plan.frees if self.held[slot].failed]
         _apply(plan, self.held)
         shared = {block for running in self.held.values() for block in running.blocks}
@@ -354,6 +370,8 @@ class Harness:
             running = self.held[start.slot]
             retained = self.progress is Progress.RETAIN and self.pauses.get(start.sequence_id, 0) > 0
             brought = start.computed_tokens if retained else start.swapped_tokens
+            if start.swapped_tokens > 0:
+                assert self.host.pop(start.sequence_id) == start.swapped_tokens, "it comes back as it did not go"
             self._write(running, range(brought))
 
     def _compute(self, running: Running, length: int) -> None:

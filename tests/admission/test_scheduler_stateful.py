@@ -45,6 +45,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         blocks=st.one_of(st.none(), st.integers(3, 12)),
         gathering=st.tuples(st.lists(st.integers(1, 5), max_size=2), st.integers(0, 9)),
         unpreemptible=st.sampled_from([(), (), ("class0",), ("class2",)]),
+        host_blocks=st.sampled_from([None, 2, 6]),
     )
     def begin(
         self,
@@ -55,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         blocks: int | None,
         gathering: tuple[list[int], int],
         unpreemptible: tuple[str, ...],
+        host_blocks: int | None,
     ) -> None:
         limits = Limits(
             max_slots=slots,
@@ -65,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             preferred_sizes=tuple(gathering[0]),
             max_queue_delay_us=gathering[1],
             max_in_flight=self.depth,
+            host_blocks=host_blocks,
             guaranteed_slots=(("class1", 1),),
             unpreemptible=unpreemptible,
         )

@@ -492,6 +492,29 @@ async def test_sequences_paused_for_memory_continue_where_they_were(url: str, ru
     await peer.kill()
 
 
+@pytest.mark.parametrize("host_blocks", [2, 64])
+async def test_sequences_paused_for_memory_come_back_from_host_memory(
+    url: str, run_dir: Path, host_blocks: int
+) -> None:
+    """Where the worker has some; what finds no room there is computed again, and no token is lost either way."""
+    greedy = replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=0)
+    script = FakeScript(output=Echo(kind="echo"), slots=4, blocks=16, block_size=4, host_blocks=host_blocks)
+    peer = WorkerPeer(script)
+    await peer.start(f"unix:{run_dir}/w0")
+    async with member(url, run_dir, workers=(peer.address,), preset=greedy) as gateway:
+        await gateway.ready()
+        peer.gate.clear()
+        streams = [await gateway.submit(max_tokens=24, prompt_ids=PROMPT[:4]) for _ in range(4)]
+        await wait_until(lambda: nothing_waits(gateway), "all are claimed")
+        peer.gate.set()
+        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
+        assert [(answer.token_ids, answer.finish) for answer in answers] == [(PROMPT[:4] * 6, "length")] * 4
+        assert gateway.value("sluicegate_preemptions_total", reason="kv") > 0
+        assert gateway.value("sluicegate_swapped_tokens_total") > 0 or host_blocks == 2
+        await wait_until(lambda: is_idle(gateway), "everything is free again")
+    await peer.kill()
+
+
 @pytest.mark.parametrize("name", PRESETS)
 async def test_every_preset_serves_more_than_fits_at_once(url: str, run_dir: Path, name: str) -> None:
     """Each rule must get along with claims and reports that come when they come, and with two plans in flight."""
