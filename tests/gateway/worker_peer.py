@@ -46,6 +46,7 @@ class WorkerPeer:
                 kv_blocks=executor.kv_blocks,
                 block_size=executor.block_size,
                 last_epoch=self.last_epoch,
+                host_blocks=executor.host_blocks,
             )
         )
         waiting: asyncio.Queue[PlanMessage] = asyncio.Queue()
