@@ -23,7 +23,7 @@ from admission.redis_client import connect
 from admission.scripts import QueueScripts
 
 EXCHANGE = "exchange"
-_VICTIM = 11  # where a row of a claim names its victim
+_VICTIM = -1  # a row of a claim ends with its victim
 _GIVING = ("claim", "collect")
 
 
