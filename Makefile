@@ -13,13 +13,14 @@ INSTALL := $(PIP) install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run check test bench clean
+.PHONY: help setup run check test chaos bench clean
 
 help:
 	@echo "make setup              build the environment and fetch the model"
 	@echo "make run ARGS='...'     serve: the same as 'sluicegate up ...'"
 	@echo "make check              format, lint, types, import contracts, fast tests (no torch)"
 	@echo "make test               every test, as in CI"
+	@echo "make chaos              storms, overload and faults for minutes, on real processes"
 	@echo "make bench              print figures"
 	@echo "make clean              remove everything that was built"
 
@@ -38,6 +39,10 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 
 test: setup $(STAMPS)/tools
 	$(PY) -m pytest
+
+# Their figures are worth reading (-s). Not part of `make test`: they take a quarter of an hour.
+chaos: setup $(STAMPS)/tools
+	$(PY) -m pytest -s tests/chaos
 
 bench: setup $(STAMPS)/tools
 	@for bench in $(basename $(notdir $(wildcard tests/bench/[a-z]*.py))); do \

@@ -40,14 +40,14 @@ class OriginLink:
         self,
         address: str,
         *,
-        gateway_id: str,
+        name: str,
         secret: bytes,
         clock: Clock,
         unreachable_s: float,
         converse: Callable[[FrameConnection], Awaitable[None]],
     ) -> None:
         self.address = address
-        self._gateway_id = gateway_id
+        self._name = name
         self._secret = secret
         self._unreachable_s = unreachable_s
         self._converse = converse
@@ -80,7 +80,7 @@ class OriginLink:
         lost_at_s = loop.time()
         while loop.time() - lost_at_s < self._unreachable_s:
             try:
-                connection = await dial(self.address, name=self._gateway_id, secret=self._secret)
+                connection = await dial(self.address, name=self._name, secret=self._secret)
             except LinkLost:
                 await backoff.pause()
                 continue

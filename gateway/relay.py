@@ -5,12 +5,17 @@ messages both ways, so an origin cancels over the link on which the output comes
 Redis holds the addresses, nothing more: running streams do not depend on it.
 
 What belongs to this very gateway never touches a socket.
+
+A gateway that was killed may be back, under its name, before anybody has missed it. So each process adds a mark of its
+own to the name that it gives on a link: a peer that comes with another mark runs nothing of what its former life ran.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -28,7 +33,17 @@ from workers.wire import CancelSequences, Deliver, Delivery
 MOST_LOOKUPS = 1024
 """Cancels that may wait until the directory tells where their driver is."""
 
+_LIFE_MARK = "#"  # no gateway's name has one
+
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """A peer whose link was lost, and when to give it up. ``peer`` is its name with the mark of its life."""
+
+    peer: str
+    timer: asyncio.TimerHandle
 
 
 class Relay:
@@ -48,6 +63,7 @@ class Relay:
         self.address = ""
         self.door_id = f"{gateway_id}/door"  # in whose name this gateway speaks of what no driver has
         self._gateway_id = gateway_id
+        self._name = f"{gateway_id}{_LIFE_MARK}{secrets.token_hex(8)}"
         self._secret = secret
         self._streams = streams
         self._drivers = drivers
@@ -57,7 +73,7 @@ class Relay:
         self._listener = FrameListener(secret=secret, serve=self._serve)
         self._outgoing: dict[str, OriginLink] = {}
         self._incoming: dict[str, FrameConnection] = {}
-        self._silences: dict[str, asyncio.TimerHandle] = {}
+        self._silences: dict[str, _Silence] = {}
         self._lookups: asyncio.Queue[tuple[str, tuple[str, ...]]] = asyncio.Queue(MOST_LOOKUPS)
         self._group = asyncio.TaskGroup()
 
@@ -71,8 +87,8 @@ class Relay:
             async with self._group:
                 await self._look_up_drivers()
         finally:
-            for timer in self._silences.values():
-                timer.cancel()
+            for silence in self._silences.values():
+                silence.timer.cancel()
             await self._listener.close()
 
     def deliver(self, driver_id: str, origin: str, deliveries: Sequence[Delivery]) -> None:
@@ -131,7 +147,7 @@ class Relay:
         if link is None:
             link = OriginLink(
                 address,
-                gateway_id=self._gateway_id,
+                name=self._name,
                 secret=self._secret,
                 clock=self._clock,
                 unreachable_s=self._unreachable_s,
@@ -167,20 +183,33 @@ class Relay:
     # --- incoming -----------------------------------------------------------------------------------------------------
 
     async def _serve(self, connection: FrameConnection) -> None:
-        peer = connection.peer
-        silence = self._silences.pop(peer, None)
-        if silence is not None:
-            silence.cancel()
-        self._incoming[peer] = connection
+        gateway_id = connection.peer.partition(_LIFE_MARK)[0]
+        if self._last_life(gateway_id) not in {None, connection.peer}:
+            self._cut_streams_of(gateway_id)
+        self._incoming[gateway_id] = connection
         try:
             await self._converse(connection)
         finally:
-            if self._incoming.get(peer) is connection:
-                del self._incoming[peer]
-                self._silences[peer] = asyncio.get_running_loop().call_later(self._unreachable_s, self._give_up, peer)
+            if self._incoming.get(gateway_id) is connection:
+                del self._incoming[gateway_id]
+                timer = asyncio.get_running_loop().call_later(self._unreachable_s, self._give_up, gateway_id)
+                self._silences[gateway_id] = _Silence(connection.peer, timer)
 
-    def _give_up(self, peer: str) -> None:
-        """A gateway whose link was lost did not come back: what its drivers ran for our clients is lost."""
-        del self._silences[peer]
-        for stream in self._streams.driven_by(peer):
+    def _last_life(self, gateway_id: str) -> str | None:
+        """The name and mark with which the gateway came last, if it has not been given up since. Its silence ends."""
+        silence = self._silences.pop(gateway_id, None)
+        if silence is not None:
+            silence.timer.cancel()
+            return silence.peer
+        former = self._incoming.get(gateway_id)
+        return None if former is None else former.peer
+
+    def _give_up(self, gateway_id: str) -> None:
+        """A gateway whose link was lost did not come back."""
+        del self._silences[gateway_id]
+        self._cut_streams_of(gateway_id)
+
+    def _cut_streams_of(self, gateway_id: str) -> None:
+        """What its drivers ran for our clients is lost."""
+        for stream in self._streams.driven_by(gateway_id):
             self._streams.cut(stream, Reason.WORKER_LOST, "The gateway that drove this request was lost.")

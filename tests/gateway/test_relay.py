@@ -166,6 +166,22 @@ async def test_streams_of_a_driver_that_stays_away_end_with_an_error(run_dir: Pa
         assert (await read_all(stream)).error is Reason.WORKER_LOST
 
 
+async def test_streams_of_a_driver_that_was_killed_end_when_its_next_life_is_heard_of(run_dir: Path) -> None:
+    """Started anew under its name within a moment, it is not missed; but it knows nothing of what it ran."""
+    addresses = Addresses()
+    async with up(run_dir, "origin", addresses) as origin:
+        origin.relay._unreachable_s = 60.0
+        lost, kept = origin.open("lost"), origin.open("kept")
+        async with up(run_dir, "driver", addresses) as driver:
+            driver.say(origin, 0, 1, sequence_id="lost")
+            await wait_until(lambda: lost.next_position == 1, "it runs")
+        async with up(run_dir, "driver", addresses) as driver:
+            driver.say(origin, 0, 1, sequence_id="kept")
+            assert (await asyncio.wait_for(read_all(lost), 5)).error is Reason.WORKER_LOST
+            driver.say(origin, 1, 2, sequence_id="kept", finish="length")
+            assert (await read_all(kept)).finish == "length"
+
+
 async def test_an_origin_that_is_back_in_time_gets_the_rest(run_dir: Path) -> None:
     """A short break of the network is nobody's loss."""
     addresses = Addresses()

@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -62,17 +62,22 @@ class Cluster:
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric over the gateways; 0 where nothing has been counted yet."""
-        total = 0.0
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
-            for address in self.addresses:
-                async with session.get(f"{address}/metrics") as answer:
-                    total += sum_of_samples(await answer.text(), name, labels)
-        return total
+        return await metric_of(self.addresses, name, **labels)
 
     async def is_idle(self) -> bool:
         """Whether no gateway counts anything in use."""
         names = ("sluicegate_slots_in_use", "sluicegate_kv_blocks_in_use", "sluicegate_queue_requests")
         return not any([await self.metric(name) for name in names])
+
+
+async def metric_of(addresses: Iterable[str], name: str, **labels: str) -> float:
+    """The sum of a metric over the gateways at ``addresses``."""
+    total = 0.0
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        for address in addresses:
+            async with session.get(f"{address}/metrics") as answer:
+                total += sum_of_samples(await answer.text(), name, labels)
+    return total
 
 
 def sum_of_samples(text: str, name: str, labels: dict[str, str]) -> float:
