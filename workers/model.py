@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -87,7 +87,7 @@ def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Causal
 
 def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     try:
-        loaded: tuple[PreTrainedModel, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+        loaded = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=dtype,
@@ -105,7 +105,7 @@ def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedM
         ):  # it looked the name up in a table of its own
             raise LoadError(f"{folder} does not attend through transformers' attention interface.") from error
         raise LoadError(f"{folder} cannot be loaded: {first_line(error)}") from error
-    module, info = loaded
+    module, info = cast("tuple[PreTrainedModel, dict[str, Any]]", loaded)
     _check_complete(folder, info)
     module.train(mode=False)
     module.requires_grad_(requires_grad=False)

@@ -8,6 +8,7 @@ from tests.workers.executor_contract import NOTHING, change
 from tests.workers.planner import Request
 from tests.workers.running_worker import Start, assert_serves, planner_of
 from workers.wire import (
+    WIRE_VERSION,
     Challenge,
     Hello,
     PlanMessage,
@@ -33,8 +34,8 @@ def test_another_version_is_refused(start: Start) -> None:
     """Messages of another version are never guessed at."""
     worker = start()
     end = worker.connect()
-    end.prove(version=2)
-    assert end.refusal() == "wire version 2 is not 1"
+    end.prove(version=WIRE_VERSION + 1)
+    assert end.refusal() == f"wire version {WIRE_VERSION + 1} is not {WIRE_VERSION}"
     assert_serves(worker, epoch=1)
 
 
