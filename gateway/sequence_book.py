@@ -99,6 +99,8 @@ class SequenceBook:
             record = self._slots.get(slot)
             if record is not None and not record.closed:
                 self._take_token(record, token, finished.get(slot))
+            else:
+                self._metrics.unwanted_tokens.inc()
         for slot, reason in finished.items():
             record = self._slots.get(slot)
             if reason is FinishReason.FAILED and record is not None and not record.closed:

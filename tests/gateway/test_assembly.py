@@ -22,7 +22,7 @@ from gateway.driver import Driver
 from gateway.errors import Reason, Refused
 from gateway.forecast import DriverSpeed
 from gateway.redis_server import RedisServer
-from tests.gateway.small_cluster import Member, member, read_all, request
+from tests.gateway.small_cluster import is_idle, member, nothing_waits, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake_script import Echo, FakeScript, Text
@@ -41,26 +41,8 @@ async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
     await peer.kill()
 
 
-@pytest_asyncio.fixture
-async def url(redis_client: Any, redis_server: RedisServer) -> str:
-    """An empty Redis."""
-    assert redis_client is not None
-    return redis_server.url
-
-
 def echoed(num_tokens: int) -> tuple[int, ...]:
     return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
-
-
-async def nothing_waits(gateway: Member) -> bool:
-    return (await gateway.assembly.queues.of("fake").stats()).requests == 0
-
-
-async def is_idle(gateway: Member) -> bool:
-    """Nothing runs and nothing waits."""
-    return await nothing_waits(gateway) and all(
-        gateway.value(name) == 0 for name in ("sluicegate_slots_in_use", "sluicegate_kv_blocks_in_use")
-    )
 
 
 async def test_a_request_gives_every_token_once_and_in_order(url: str, run_dir: Path, worker: WorkerPeer) -> None:
@@ -510,7 +492,7 @@ async def test_a_gateway_that_uses_few_blocks_refuses_what_they_cannot_hold(
 async def test_draining_refuses_new_requests_and_lets_the_others_finish(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
-    """A rolling restart cuts no stream, not even one that still waits in the queue."""
+    """D14: a rolling restart cuts no stream, not even one that still waits in the queue."""
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
         worker.gate.clear()
@@ -530,7 +512,7 @@ async def test_draining_refuses_new_requests_and_lets_the_others_finish(
 async def test_what_outlives_the_drain_time_is_cut_with_a_typed_end(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
-    """A stop is bounded, and never looks like a finished answer."""
+    """D14: a stop is bounded, and never looks like a finished answer."""
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
         stream = await gateway.submit(max_tokens=2000, prompt_ids=PROMPT)

@@ -58,7 +58,7 @@ class Story:
 
 
 async def test_ctrl_c_while_streaming_leaves_nothing_behind(tmp_path: Path) -> None:
-    """No orphan, no traceback, exit code 0; and the stream that was cut says so."""
+    """D14: no orphan, no traceback, exit code 0; and the stream that was cut says so."""
     async with start_cluster(tmp_path, "--fake-worker", SLOW, "--drain-s", "0.5") as cluster:
         story = Story(cluster)
         reading = asyncio.create_task(story.read())
