@@ -59,6 +59,7 @@ local entry = {
   is_fixed = is_fixed, score = is_fixed and given or now - given, lane = ARGV[8], account = ARGV[9], tokens = tokens,
   tenant = ARGV[11], bytes = #payload, answer = 'queued',
 }
+come(now)
 join(entry)
 local driver, choice = taker(wants)
 if not driver and refusal then
