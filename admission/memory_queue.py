@@ -18,7 +18,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -32,6 +32,7 @@ from admission.wants import Choice, StandingWant, choose
 class _Ending(Enum):
     SETTLED = "settled"
     WITHDRAWN = "withdrawn"
+    LOST = "lost"
     UNKNOWN = "unknown"
 
 
@@ -61,6 +62,13 @@ class MemoryQueue:
 
     def offer(self, entry: Entry, now_us: int) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, or say which bound is full."""
+        return self._offer(entry, now_us, self._over_bound)
+
+    def offer_past_bounds(self, entry: Entry, now_us: int) -> OfferResult:
+        """As ``offer``, past the bounds if need be, for what had started and was lost (a forced return)."""
+        return self._offer(entry, now_us, lambda: None)
+
+    def _offer(self, entry: Entry, now_us: int, over_bound: Callable[[], Offered | None]) -> OfferResult:
         self._forget_marks(now_us)
         known = self._items.get(entry.entry_id) or self._marks.get(entry.entry_id)
         if known is not None:
@@ -74,7 +82,7 @@ class MemoryQueue:
             item.answer = Offered.HANDED
             self._handed.setdefault(driver_id, []).append(entry.entry_id)
             self._woken[driver_id] = None
-        elif refusal := self._over_bound():
+        elif refusal := over_bound():
             self._lines.leave(item)
             del self._items[entry.entry_id]
             return self._answer(refusal, entry.entry_id)
@@ -155,10 +163,10 @@ class MemoryQueue:
                 self._put_back(item, now_us, pinned_to=driver_id)
 
     def forget_driver(self, driver_id: str, now_us: int) -> None:
-        """What the driver received is dropped; what it did not, and what it had paused, goes to the shared line."""
+        """What the driver received is lost; what it did not, and what it had paused, goes to the shared line."""
         for item in self._owned(driver_id, list(self._items)):
             if item.place is Place.HELD:
-                del self._items[item.entry.entry_id]
+                self._finish(item, _Ending.LOST, now_us)
             else:
                 self._put_back(item, now_us, pinned_to=None)
         self._wants.pop(driver_id, None)

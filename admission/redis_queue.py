@@ -62,6 +62,7 @@ class RedisQueue:
     ) -> None:
         self._client = client
         self._waiting_client = blocking_twin(client)
+        self._bounds = bounds
         self._keys = QueueKeys.of(model)
         self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us)
         self._mailboxes: dict[str, _Mailbox] = {}
@@ -76,7 +77,12 @@ class RedisQueue:
     async def offer(self, entry: Entry) -> OfferResult:
         """Queue ``entry``, or hand it to a standing want, or say which bound is full."""
         async with bounded("offer"):
-            return await self._scripts.offer(entry)
+            return await self._scripts.offer(entry, self._bounds)
+
+    async def offer_past_bounds(self, entry: Entry) -> OfferResult:
+        """As ``offer``, past the bounds if need be, for what had started and was lost (a forced return)."""
+        async with bounded("offer past bounds"):
+            return await self._scripts.offer(entry, None)
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""
@@ -90,6 +96,15 @@ class RedisQueue:
         async with bounded("know entries"):
             found = await cast("Awaitable[list[bytes | None]]", self._client.hmget(self._keys.entries, list(entry_ids)))
         return {entry_id for entry_id, entry in zip(entry_ids, found, strict=True) if entry is None}
+
+    async def lost(self, entry_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that a driver held when it fell silent, lately."""
+        if not entry_ids:
+            return set()
+        async with bounded("lost entries"):
+            marks = await self._client.mget([self._keys.mark + entry_id for entry_id in entry_ids])
+        pairs = zip(entry_ids, cast("list[bytes | None]", marks), strict=True)
+        return {entry_id for entry_id, mark in pairs if mark is not None and mark.endswith(b":lost")}
 
     async def stats(self) -> QueueStats:
         async with bounded("stats"):

@@ -100,8 +100,8 @@ class QueueScripts:
         before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
         self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
 
-    async def offer(self, entry: Entry) -> OfferResult:
-        bounds = self._bounds
+    async def offer(self, entry: Entry, bounds: QueueBounds | None) -> OfferResult:
+        """Within ``bounds``; None: past them."""
         reply = await self._run(
             "offer",
             entry.entry_id,
@@ -113,9 +113,7 @@ class QueueScripts:
             entry.tokens,
             entry.tenant,
             entry.payload,
-            bounds.max_requests,
-            _or_empty(bounds.max_tokens),
-            _or_empty(bounds.max_bytes),
+            *_limits(bounds),
         )
         outcome, position, requests, tokens = reply
         return OfferResult(
@@ -171,6 +169,12 @@ def _read(name: str) -> str:
 
 def _or_empty(bound: int | None) -> int | str:
     return "" if bound is None else bound
+
+
+def _limits(bounds: QueueBounds | None) -> tuple[int | str, int | str, int | str]:
+    if bounds is None:
+        return "", "", ""
+    return bounds.max_requests, _or_empty(bounds.max_tokens), _or_empty(bounds.max_bytes)
 
 
 def _scored_by(standing: Standing) -> tuple[str, int]:

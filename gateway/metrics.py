@@ -52,6 +52,11 @@ class Metrics:
         self.stale_tokens = Counter(
             "sluicegate_stale_tokens", "Output tokens that came a second time or after a gap.", registry=registry
         )
+        self.moves = Counter(
+            "sluicegate_moves",
+            "Requests of this gateway offered again, as what ran them, or the queue that held them, was lost.",
+            registry=registry,
+        )
         self.unwanted_tokens = Counter(
             "sluicegate_unwanted_tokens",
             "Output tokens of plans that were in flight when their sequence ended.",

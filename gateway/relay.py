@@ -19,7 +19,6 @@ from gateway.backoff import Backoff
 from gateway.clock import Clock
 from gateway.directory import Directory
 from gateway.driver_set import DriverSet
-from gateway.errors import Reason
 from gateway.frames import FrameConnection, FrameListener, LinkLost
 from gateway.origin_link import UNREACHABLE_S, LinkEnd, OriginLink
 from gateway.streams import Streams
@@ -179,7 +178,7 @@ class Relay:
                 self._silences[peer] = asyncio.get_running_loop().call_later(self._unreachable_s, self._give_up, peer)
 
     def _give_up(self, peer: str) -> None:
-        """A gateway whose link was lost did not come back: what its drivers ran for our clients is lost."""
+        """A gateway whose link was lost did not come back: what its drivers ran for our clients goes on elsewhere."""
         del self._silences[peer]
         for stream in self._streams.driven_by(peer):
-            self._streams.cut(stream, Reason.WORKER_LOST, "The gateway that drove this request was lost.")
+            stream.lose()

@@ -49,7 +49,7 @@ local function drop(entry)
   redis.call('HDEL', PAYLOADS, entry.id)
 end
 
--- Drop it, and remember for a while how it answered. `ending` is 'settled' or 'withdrawn'.
+-- Drop it, and remember for a while how it answered. `ending` is 'settled', 'withdrawn' or 'lost'.
 local function finish(entry, ending)
   drop(entry)
   redis.call('SET', mark_of(entry.id), entry.answer .. ':' .. ending, 'PX', MARK_TTL_MS)

@@ -16,7 +16,7 @@ end
 
 local function full()
   local max_requests, max_tokens, max_bytes = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
-  if total('requests') + 1 > max_requests then return 'queue_full' end
+  if max_requests and total('requests') + 1 > max_requests then return 'queue_full' end
   if max_tokens and total('tokens') + tokens > max_tokens then return 'queue_tokens_full' end
   if max_bytes and total('bytes') + #payload > max_bytes then return 'queue_full' end
   return nil

@@ -61,7 +61,7 @@ async def test_who_came_first_goes_first_although_the_clock_jumps(
 
 
 async def test_waiting_goes_on_to_count_after_the_clock_was_set_back(queue: RedisQueue, wall: WallClock) -> None:
-    """G11: else no lesser class would age until the clock is where it was, and the wait bound would be an hour longer."""
+    """G11: else no lesser class would age until the clock is where it was: the wait bound would be an hour longer."""
     await queue.offer(entry("before"))
     wall.now_us -= HOUR_US
     await queue.offer(entry("batch"))

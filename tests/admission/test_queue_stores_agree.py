@@ -128,23 +128,31 @@ class Stores(RuleBasedStateMachine):
     @rule(wanted=st.lists(offerings, min_size=1, max_size=4))
     def offer(self, wanted: list[Offering]) -> None:
         for one in wanted:
-            entry = Entry(
-                entry_id=f"e{len(self.entries)}",
-                class_name=one.cls.name,
-                rank=one.cls.rank,
-                standing=standing(
-                    self.order,
-                    cls=one.cls,
-                    tenant=one.tenant,
-                    tokens=one.tokens,
-                    deadline_in_us=one.deadline_in_us,
-                ),
-                tokens=one.tokens,
-                payload=bytes(range(one.num_bytes)),
+            self.offer_to_both(self.new_entry(one))
+
+    @rule(wanted=offerings)
+    def offer_past_bounds(self, wanted: Offering) -> None:
+        entry = self.new_entry(wanted)
+        self.both(self.memory.offer_past_bounds(entry, self.now_us), lambda: self.redis.offer_past_bounds(entry))
+
+    def new_entry(self, one: Offering) -> Entry:
+        entry = Entry(
+            entry_id=f"e{len(self.entries)}",
+            class_name=one.cls.name,
+            rank=one.cls.rank,
+            standing=standing(
+                self.order,
+                cls=one.cls,
                 tenant=one.tenant,
-            )
-            self.entries.append(entry)
-            self.offer_to_both(entry)
+                tokens=one.tokens,
+                deadline_in_us=one.deadline_in_us,
+            ),
+            tokens=one.tokens,
+            payload=bytes(range(one.num_bytes)),
+            tenant=one.tenant,
+        )
+        self.entries.append(entry)
+        return entry
 
     @precondition(lambda self: self.entries)
     @rule(back=backwards)

@@ -476,8 +476,9 @@ async def test_a_driver_that_fell_silent_is_forgotten_by_any_gateway(
 
     await wait_until(reap, "the silent driver is forgotten")
     assert reaped == [DRIVER]
+    assert await queue.lost(["held", "handed", "never"]) == {"held"}
     assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=5))) == ["handed"]
-    assert (await queue.offer(entry("held"))).outcome is Offered.HANDED
+    assert (await queue.offer_past_bounds(entry("held again"))).outcome is Offered.HANDED
 
 
 async def test_a_driver_that_speaks_in_the_last_moment_is_not_forgotten(

@@ -66,7 +66,7 @@ async def test_gateways_whose_clocks_disagree_serve_each_other(url: str, run_dir
 async def test_a_redis_whose_clock_jumps_ahead_costs_no_request(
     url: str, run_dir: Path, redis_client: redis.asyncio.Redis
 ) -> None:
-    """G11: an hour ahead, every short lifetime ends at once: leases, cards and addresses are there again in a moment."""
+    """G11: an hour ahead, every short lifetime ends at once; leases, cards and addresses are soon there again."""
     async with door(url, run_dir) as served:
         running = [asyncio.create_task(served.complete(max_tokens=1000)) for _ in range(4)]
         await wait_until(lambda: served.slots > 0, "some run")
