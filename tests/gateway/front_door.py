@@ -78,9 +78,11 @@ def posted(**fields: Any) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def door(redis_url: str, run_dir: Path, script: FakeScript | None = None, **options: Any) -> AsyncIterator[Door]:
-    """A gateway that is ready, over a worker that echoes its prompts."""
-    worker = WorkerPeer(script or FakeScript(output=Echo(kind="echo"), slots=4, blocks=256))
+async def door(
+    redis_url: str, run_dir: Path, *, worker: WorkerPeer | None = None, **options: Any
+) -> AsyncIterator[Door]:
+    """A gateway that is ready, over ``worker``, or one that echoes its prompts."""
+    worker = worker or WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=4, blocks=256))
     await worker.start(f"unix:{run_dir}/w0")
     async with member(redis_url, run_dir, workers=(worker.address,), **options) as gateway:
         await gateway.ready()

@@ -12,12 +12,15 @@ from structlog.testing import capture_logs
 
 from admission.queue import QueueBounds
 from gateway.driver import Driver
+from gateway.frames import FrameConnection
 from tests.gateway.front_door import Door, door, posted
 from tests.gateway.leaving import Client, behind_a_proxy, by_closing, by_kill, by_reset
 from tests.gateway.raw_http import connection
 from tests.gateway.soak import GREEDY, SMALL, soak
+from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
-from workers.wire import PlanMessage
+from workers.fake_script import Echo, FakeScript
+from workers.wire import PlanMessage, ReportMessage
 
 SLOTS = 4
 
@@ -135,7 +138,7 @@ async def test_whatever_ends_them_sequences_give_everything_back(url: str, run_d
 
     The long form is in tests/chaos.
     """
-    async with door(url, run_dir, SMALL, preset=GREEDY) as served:
+    async with door(url, run_dir, worker=WorkerPeer(SMALL), preset=GREEDY) as served:
         told = await soak(served, num_requests=200, seed=7)
     assert min(told.values()) > 0, told
 
@@ -156,3 +159,37 @@ async def test_a_report_that_comes_late_gives_its_other_sequences_their_tokens(s
     await served.idle()
     assert 1 <= served.gateway.value("sluicegate_unwanted_tokens_total") <= 2, "those of the plans in flight"
     assert len(served.worker.epochs) == 1, "the worker was never lost"
+
+
+class Distorting(WorkerPeer):
+    """Sends its twentieth report twice, or after the next one."""
+
+    def __init__(self, script: FakeScript, *, distortion: str) -> None:
+        super().__init__(script)
+        self._distortion = distortion
+        self._held: ReportMessage | None = None
+
+    def report(self, connection: FrameConnection, report: ReportMessage) -> None:
+        if self.executed == 20 and self._distortion == "out of order":
+            self._held = report
+            return
+        super().report(connection, report)
+        if self.executed == 20:
+            super().report(connection, report)
+        if self._held is not None:
+            super().report(connection, self._held)
+            self._held = None
+
+
+@pytest.mark.parametrize("distortion", ["twice", "out of order"])
+async def test_a_worker_that_answers_out_of_turn_is_driven_anew_and_its_sequences_continue(
+    url: str, run_dir: Path, distortion: str
+) -> None:
+    """D09: a report that is not due may be a token for somebody else: none of it counts, and nobody loses a token."""
+    worker = Distorting(FakeScript(output=Echo(kind="echo"), slots=SLOTS), distortion=distortion)
+    async with door(url, run_dir, worker=worker) as served:
+        answers = await asyncio.gather(*[served.complete(max_tokens=200, prompt="abcdefghij") for _ in range(3)])
+        assert [answer.text for answer in answers] == ["abcdefghij" * 20] * 3
+        assert len(worker.epochs) >= 2, "it was driven anew"
+        assert served.gateway.value("sluicegate_stale_tokens_total") == 0
+        await served.idle()
