@@ -169,6 +169,11 @@ class RedisQueue:
             silent = self._heartbeats.observe(beats, time.monotonic())
             return tuple([name for name in silent if await self._scripts.forget_silent_driver(name, beats[name])])
 
+    async def reconcile(self) -> bool:
+        """Whether nothing was lost from the middle of the queue; else it has begun anew, and is empty."""
+        async with bounded("reconcile"):
+            return await self._scripts.reconcile()
+
     async def _receive(
         self, driver_id: str, act: str, call: Callable[[Sequence[str]], Awaitable[tuple[Claim, ...]]]
     ) -> tuple[Claim, ...]:

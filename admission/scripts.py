@@ -34,7 +34,7 @@ Argument = str | int | bytes
 
 _PARTS = ("_entries", "_lanes", "_lines", "_drivers", "_wants")
 
-_ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver")
+_ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver", "reconcile")
 
 _CONSTANTS = f"""\
 local QUEUE_TTL_MS = {QUEUE_TTL_MS}
@@ -155,6 +155,10 @@ class QueueScripts:
     async def forget_silent_driver(self, driver_id: str, beat: str) -> bool:
         """Forget a driver that was last heard of at ``beat``; False: it has been heard of since."""
         return bool(await self._run("forget_driver", driver_id, beat) == b"forgotten")
+
+    async def reconcile(self) -> bool:
+        """Whether the queue was whole; else it has begun anew."""
+        return bool(await self._run("reconcile") == b"whole")
 
     async def _run(self, name: str, *arguments: Argument) -> Any:
         clock = self._clock_us() if self._clock_us else ""

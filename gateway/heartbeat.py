@@ -85,7 +85,10 @@ class Heartbeat:
         self._view.list_models(await self._directory.models())
         self._forecast.take_speeds(await self._directory.speeds(self._workers))
         for card in self._view.cards():
-            for driver_id in await self._queues.of(card.name).reap():
+            queue = self._queues.of(card.name)
+            if not await queue.reconcile():
+                _log.error("the queue had lost keys in Redis, and was begun anew", model=card.name)
+            for driver_id in await queue.reap():
                 _log.warning("silent driver forgotten", driver=driver_id, model=card.name)
         await self._move_forgotten()
 

@@ -24,10 +24,14 @@ local function integer(number) return string.format('%.0f', number) end -- tostr
 
 local function digits(number) return string.format('%016.0f', number) end -- so that names sort as numbers do
 
+local wall = tonumber(ARGV[1]) -- read once: an act takes place at one moment
+
 local function wall_us()
-  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  if not wall then
+    local time = redis.call('TIME')
+    wall = time[1] * 1000000 + time[2]
+  end
+  return wall
 end
 
 -- The queue's own clock. It never goes back: when the wall clock was set back since the last entry came, this one goes on

@@ -245,6 +245,11 @@ class Stores(RuleBasedStateMachine):
             for driver in DRIVERS:
                 assert self.runner.run(tokens(driver)) == self.memory.is_woken(driver), driver
 
+    @invariant()
+    def the_queue_in_redis_is_whole(self) -> None:
+        if hasattr(self, "redis"):
+            assert self.runner.run(self.redis.reconcile())
+
     def claim_from_both(self, driver: str, asked: Asked) -> None:
         claims = self.both(self.memory.claim(driver, asked, self.now_us), lambda: self.redis.claim(driver, asked))
         self.receive(driver, claims)
@@ -350,6 +355,7 @@ def perform(act: str, stores: Stores, choose: random.Random) -> None:
             lambda: stores.offer([some_offering(choose)]),
         ),
         "offer again": (offered, lambda: stores.offer_again(back)),
+        "offer past bounds": (True, lambda: stores.offer_past_bounds(some_offering(choose))),
         "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))),
         "claim in exchange": (
             held,

@@ -86,6 +86,31 @@ async def test_a_request_without_a_redis_is_refused_soon(own_redis: RedisServer,
         await own_redis.start()
 
 
+@pytest.mark.usefixtures("quick_beats")
+@pytest.mark.parametrize("missing", ["entries", "lines", "totals", "payloads"])
+async def test_a_queue_that_lost_a_key_is_begun_anew_and_everybody_is_served(
+    url: str, redis_client: redis.asyncio.Redis, run_dir: Path, missing: str
+) -> None:
+    """G08: what a Redis that evicts may do to us; those who waited are offered again by their origins."""
+    async with door(url, run_dir) as served:
+        running = [asyncio.create_task(served.complete(max_tokens=800)) for _ in range(4)]
+        await wait_until(lambda: served.slots == 4, "every slot is taken")
+        served.worker.gate.clear()
+        waiting = [asyncio.create_task(served.complete()) for _ in range(4)]
+
+        async def they_wait() -> bool:
+            return await served.waiting() == 4
+
+        await wait_until(they_wait, "they wait")
+        await redis_client.delete(getattr(QueueKeys.of("fake"), missing))
+        await wait_until(lambda: served.gateway.value("sluicegate_moves_total") == 4, "they are offered again")
+        served.worker.gate.set()
+        assert [answer.status for answer in await asyncio.gather(*running, *waiting)] == [200] * 8
+        await served.idle()
+        totals = await redis_client.hgetall(QueueKeys.of("fake").totals)
+        assert min(int(count) for count in totals.values()) >= 0
+
+
 def lose(_: Sequence[Claim]) -> None:
     """Takes claims, and dies before anything comes of them."""
 
