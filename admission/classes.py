@@ -19,6 +19,12 @@ class PriorityClass:
     ``max_priority``: it takes the integer priorities up to this one that no better class takes (lower is more urgent,
     as vLLM counts); None: all the rest. ``default_deadline_us`` bounds its requests from receipt to the last token,
     when they bring no earlier one.
+
+    ``share_percent`` of a worker's slots are guaranteed to it; what it leaves idle others use until it comes back.
+    ``max_waiting`` requests and ``max_waiting_tokens`` (prompt and expected output) of it may wait (None: only the
+    queue's own bounds count; 0: none, so it is served at once or refused). ``sheds``: one that finds the queue full
+    displaces waiting requests of lower classes that are ``sheddable``. ``preempts``: it may take the slot of a running
+    sequence of a lower class that is ``preemptible``.
     """
 
     name: str
@@ -27,12 +33,21 @@ class PriorityClass:
     service_tier: str
     max_priority: int | None = None
     default_deadline_us: int | None = None
+    share_percent: int = 0
+    max_waiting: int | None = None
+    max_waiting_tokens: int | None = None
+    sheds: bool = False
+    sheddable: bool = False
+    preempts: bool = True
+    preemptible: bool = True
 
 
 INTERACTIVE = PriorityClass(
-    name="interactive", rank=0, head_start_us=30 * SECOND_US, service_tier="priority", max_priority=-1
+    name="interactive", rank=0, head_start_us=30 * SECOND_US, service_tier="priority", max_priority=-1, sheds=True
 )
-STANDARD = PriorityClass(name="standard", rank=1, head_start_us=10 * SECOND_US, service_tier="default", max_priority=0)
-BATCH = PriorityClass(name="batch", rank=2, head_start_us=0, service_tier="flex")
+STANDARD = PriorityClass(
+    name="standard", rank=1, head_start_us=10 * SECOND_US, service_tier="default", max_priority=0, sheds=True
+)
+BATCH = PriorityClass(name="batch", rank=2, head_start_us=0, service_tier="flex", sheddable=True)
 
 DEFAULT_CLASSES: tuple[PriorityClass, ...] = (INTERACTIVE, STANDARD, BATCH)

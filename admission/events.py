@@ -195,12 +195,14 @@ class Want:
     """What this scheduler would take from the store now.
 
     ``slots`` free slots, ``kv_tokens`` room for new sequences in tokens (None: not limited), ``weakest`` what it would
-    give back for a better newcomer that finds no slot or not enough room (None: nothing).
+    give back for a better newcomer that finds no slot or not enough room (None: nothing). ``short`` has (class, slots)
+    for each class that runs fewer sequences than its guaranteed slots.
     """
 
     slots: int
     kv_tokens: int | None = None
     weakest: Weakest | None = None
+    short: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from admission.queue import Claim, Entry, Offered
+from admission.queue import Claim, Entry, Offered, Shed
 
 
 class Place(Enum):
@@ -22,7 +22,7 @@ class Item:
     """``driver_id`` is None in a shared line only.
 
     ``passes``: how often others went ahead of it because it did not fit. ``is_charged``: its tokens are on its account,
-    since it has been given out before.
+    since it has been given out before. ``shed``: what it displaced when it came.
     """
 
     entry: Entry
@@ -30,6 +30,9 @@ class Item:
     score: int
     number: int
     answer: Offered
+    may_be_shed: bool
+    preempts: bool
+    shed: tuple[Shed, ...] = ()
     place: Place = Place.WAITING
     driver_id: str | None = None
     passes: int = 0

@@ -25,7 +25,7 @@ WANT_LEASE_US = 5_000_000
 """A standing want is met no longer than this after its driver last spoke; then offers wait and the driver is woken."""
 
 
-_WHOLE_KEYS = frozenset({"entries", "payloads", "waiting", "lines", "lanes", "totals", "wants", "beats"})
+_WHOLE_KEYS = frozenset({"entries", "payloads", "waiting", "lines", "lanes", "sheddable", "totals", "wants", "beats"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class QueueKeys:
     waiting: str  # sorted set: all that waits in lanes, by waiting score, then arrival number; QUEUE_TTL_MS
     lines: str  # sorted set: the same by lane, account, score, arrival number, all in the name; QUEUE_TTL_MS
     lanes: str  # hash: lane -> its virtual time; QUEUE_TTL_MS
+    sheddable: str  # sorted set: what may be shed, by rank, score, arrival number, all in the name; QUEUE_TTL_MS
     totals: str  # hash: what waits in all and by class, the last arrival number, the clock; QUEUE_TTL_MS
     wants: str  # hash: driver -> its standing want, with a lease inside; QUEUE_TTL_MS
     beats: str  # hash: driver -> a number that grows with each of its acts; QUEUE_TTL_MS

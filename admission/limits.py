@@ -16,6 +16,9 @@ class Limits:
     ``preferred_sizes`` / ``max_queue_delay_us``: for a preset that gathers a batch before it starts: the sizes at which
     it starts at once (none: the slots), and how long its oldest member waits for others (0: not at all).
     ``max_in_flight``: plans on the worker at once; 2 hides the gateway's own time, 1 gives the tutorial's semantics.
+    ``guaranteed_slots``: (class, slots) that it gets before any other class does, and that nobody displaces it from;
+    what it leaves idle others use. ``unpreemptible``: classes whose sequences run to their end once started; each
+    starts only when memory for its whole output can be kept for it.
     """
 
     max_slots: int
@@ -26,3 +29,5 @@ class Limits:
     preferred_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
     max_in_flight: int = 1
+    guaranteed_slots: tuple[tuple[str, int], ...] = ()
+    unpreemptible: tuple[str, ...] = ()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from admission.items import Item, Place
 from admission.lanes import Lane, order_of
 from admission.queue import QueueStats
+from admission.standing import COMMON_LANE
 
 
 class Lines:
@@ -24,6 +25,7 @@ class Lines:
         self._lanes: dict[str, Lane] = {}
         self._paused: dict[str, list[Item]] = {}
         self._by_class: Counter[str] = Counter()
+        self._tokens_by_class: Counter[str] = Counter()
         self.num_tokens = 0
         self.num_bytes = 0
 
@@ -53,14 +55,33 @@ class Lines:
         item.is_charged, item.passes = True, 0
         self.leave(item)
 
-    def in_order_for(self, driver_id: str) -> Iterator[Item]:
+    def in_order_for(self, driver_id: str, classes: Container[str] | None = None) -> Iterator[Item]:
         """What a claim of this driver looks at, one after the other. The lines must not change meanwhile.
+
+        ``classes``: leave out the lanes of all other classes. What all classes share may still bring entries of others.
 
         Of what comes next in each lane, and in the driver's own line, the best score goes first: its own score, so that
         an old entry of an account that must wait does not lend its age to others.
         """
         own = iter(self._paused.get(driver_id, ()))
-        return heapq.merge(own, *(lane.in_order() for lane in self._lanes.values()), key=order_of)
+        lanes = (
+            lane.in_order()
+            for name, lane in self._lanes.items()
+            if classes is None or name in classes or name == COMMON_LANE
+        )
+        return heapq.merge(own, *lanes, key=order_of)
+
+    def worst_below(self, rank: int) -> Iterator[Item]:
+        """What may be shed for an entry of this rank, the worst score first; never what was given out before."""
+        for item in reversed(self._shared):
+            if item.may_be_shed and item.entry.rank > rank and not item.is_charged:
+                yield item
+
+    def num_of_class(self, name: str) -> int:
+        return self._by_class[name]
+
+    def tokens_of_class(self, name: str) -> int:
+        return self._tokens_by_class[name]
 
     def num_ahead(self, item: Item) -> int:
         """Entries in lanes with a better score than this one of them."""
@@ -75,5 +96,6 @@ class Lines:
 
     def _count(self, item: Item, sign: int) -> None:
         self._by_class[item.entry.class_name] += sign
+        self._tokens_by_class[item.entry.class_name] += sign * item.entry.tokens
         self.num_tokens += sign * item.entry.tokens
         self.num_bytes += sign * len(item.entry.payload)

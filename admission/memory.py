@@ -13,7 +13,8 @@ from admission.sequence import Sequence
 class Memory:
     """Admission by KV. All counts are blocks; the last output token is never written, so it needs no room."""
 
-    def __init__(self, *, ledger: Ledger, preset: Preset) -> None:
+    def __init__(self, *, ledger: Ledger, preset: Preset, unpreemptible: tuple[str, ...] = ()) -> None:
+        self.unpreemptible = unpreemptible
         self._ledger = ledger
         self._preset = preset
         self._watermark = -(-(ledger.num_blocks or 0) * preset.watermark_percent // 100)
@@ -59,12 +60,17 @@ class Memory:
         blocks = self._ledger.room - spare - sum(self.needed(sequence) for sequence in claimed)
         return blocks * self._ledger.block_size + 1 if blocks > 0 else 0
 
-    def used_up_pauses(self, sequence: Sequence) -> bool:
-        """Preempted as often as the preset allows: it starts with all its memory and is nobody's victim."""
+    def must_stay(self, sequence: Sequence) -> bool:
+        """Of a class that is never preempted, or preempted as often as the preset allows.
+
+        It starts with all its memory, and is nobody's victim.
+        """
+        if sequence.spec.class_name in self.unpreemptible:
+            return True
         return self._preset.pause_budget is not None and sequence.pauses >= self._preset.pause_budget
 
     def _promise(self, sequence: Sequence) -> Promise:
-        if self._preset.kv_admission is KvAdmission.MAXIMUM or self.used_up_pauses(sequence):
+        if self._preset.kv_admission is KvAdmission.MAXIMUM or self.must_stay(sequence):
             return Promise.FIRM
         return Promise.EXPECTED
 

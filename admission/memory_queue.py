@@ -4,8 +4,10 @@ The rules:
 
 * An entry that is offered takes its place in the lines first. When a live standing want would then be given just this
   entry, it is handed over; of several such drivers the one with most free slots takes it. Else it stays within the
-  bounds, or is refused and leaves no trace.
-* A claim takes one entry after the other while slots and KV room last. One that does not fit is passed over, at most
+  bounds, or is refused and leaves no trace. The bounds of its class come first; when the queue's are full and its class
+  may shed, the worst entries of lower classes that may be shed leave for it, as few as make room, or none.
+* A claim takes one entry after the other while slots and KV room last; first of the classes that have fewer slots there
+  than they are guaranteed, as long as they are short, then of all. One that does not fit is passed over, at most
   ``max_passes`` times by all drivers together until it is given out; then nobody takes another ahead of it for want of
   room, so nothing starves. What was asked for and not given stands as the driver's want.
 * When the very first entry has no slot or no room, a claim may exchange: the entry goes to the driver and the driver's
@@ -19,30 +21,27 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import Enum
 
+from admission.bounds import room_for
 from admission.items import Item, Place
-from admission.keys import MARK_TTL_MS, WANT_LEASE_US
+from admission.keys import WANT_LEASE_US
 from admission.lines import Lines
-from admission.queue import Asked, Claim, Entry, Offered, OfferResult, QueueBounds, QueueStats, Withdrawal, Withdrawn
+from admission.marks import Ending, Marks
+from admission.queue import (
+    NO_CLASS_RULE,
+    Asked,
+    Claim,
+    ClassRule,
+    Entry,
+    Offered,
+    OfferResult,
+    QueueBounds,
+    QueueStats,
+    Shed,
+    Withdrawal,
+    Withdrawn,
+)
 from admission.wants import Choice, StandingWant, choose
-
-
-class _Ending(Enum):
-    SETTLED = "settled"
-    WITHDRAWN = "withdrawn"
-    LOST = "lost"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mark:
-    """How an entry that is gone answered its offer, and how it ended."""
-
-    answer: Offered
-    ending: _Ending
-    expires_us: int
 
 
 class MemoryQueue:
@@ -52,7 +51,7 @@ class MemoryQueue:
         self._bounds = bounds
         self._lines = Lines()
         self._items: dict[str, Item] = {}
-        self._marks: dict[str, _Mark] = {}
+        self._marks = Marks()
         self._wants: dict[str, StandingWant] = {}
         self._handed: dict[str, list[str]] = {}  # per driver, since its last call
         self._woken: dict[str, None] = {}
@@ -60,49 +59,54 @@ class MemoryQueue:
 
     # --- for origins --------------------------------------------------------------------------------------------------
 
-    def offer(self, entry: Entry, now_us: int) -> OfferResult:
-        """Hand ``entry`` to a standing want, or queue it, or say which bound is full."""
-        return self._offer(entry, now_us, self._over_bound)
+    def offer(self, entry: Entry, now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
+        return self._offer(entry, now_us, rule, lambda item: room_for(item, self._lines, self._bounds, rule))
 
-    def offer_past_bounds(self, entry: Entry, now_us: int) -> OfferResult:
-        """As ``offer``, past the bounds if need be, for what had started and was lost (a forced return)."""
-        return self._offer(entry, now_us, lambda: None)
+    def offer_past_bounds(self, entry: Entry, now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
+        return self._offer(entry, now_us, rule.past_bounds(), lambda _: ())
 
-    def _offer(self, entry: Entry, now_us: int, over_bound: Callable[[], Offered | None]) -> OfferResult:
-        self._forget_marks(now_us)
+    def _offer(
+        self, entry: Entry, now_us: int, rule: ClassRule, room_for_it: Callable[[Item], tuple[Item, ...] | Offered]
+    ) -> OfferResult:
+        self._marks.forget(now_us)
         known = self._items.get(entry.entry_id) or self._marks.get(entry.entry_id)
         if known is not None:
-            return self._answer(known.answer, entry.entry_id)
-        item = self._arrive(entry, now_us)
+            return self._answer(known.answer, entry.entry_id, known.shed)
+        item = self._arrive(entry, rule, now_us)
         taker = self._taker(item, now_us)
         if taker is not None:
             driver_id, choice = taker
-            self._wants[driver_id].take(entry.tokens)
+            self._wants[driver_id].take(entry)
             self._give(choice, driver_id, Place.HANDED)
             item.answer = Offered.HANDED
             self._handed.setdefault(driver_id, []).append(entry.entry_id)
             self._woken[driver_id] = None
-        elif refusal := over_bound():
-            self._lines.leave(item)
-            del self._items[entry.entry_id]
-            return self._answer(refusal, entry.entry_id)
+        else:
+            room = room_for_it(item)
+            if isinstance(room, Offered):
+                self._lines.leave(item)
+                del self._items[entry.entry_id]
+                return self._answer(room, entry.entry_id)
+            item.shed = self._shed(room, now_us)
         self._wake_claimants()
-        return self._answer(item.answer, entry.entry_id)
+        return self._answer(item.answer, entry.entry_id, item.shed)
 
     def withdraw(self, entry_id: str, now_us: int) -> Withdrawal:
         """Take an entry out; one that a driver has stays with it, but never goes back into a line."""
-        self._forget_marks(now_us)
+        self._marks.forget(now_us)
         item = self._items.get(entry_id)
         if item is None:
             mark = self._marks.get(entry_id)
             if mark is None:
-                self._mark(entry_id, Offered.WITHDRAWN, _Ending.UNKNOWN, now_us)
-            withdrawn = mark is not None and mark.ending is _Ending.WITHDRAWN
+                self._marks.add(entry_id, Offered.WITHDRAWN, Ending.UNKNOWN, now_us)
+            withdrawn = mark is not None and mark.ending is Ending.WITHDRAWN
             return Withdrawal(outcome=Withdrawn.WITHDRAWN if withdrawn else Withdrawn.UNKNOWN)
         if not item.is_in_line:
             item.cancelled = True
             return Withdrawal(outcome=Withdrawn.CLAIMED, driver_id=item.driver_id)
-        self._finish(item, _Ending.WITHDRAWN, now_us)
+        self._finish(item, Ending.WITHDRAWN, now_us)
         self._wake_claimants()
         return Withdrawal(outcome=Withdrawn.WITHDRAWN, driver_id=item.driver_id)
 
@@ -119,12 +123,13 @@ class MemoryQueue:
             kv_tokens=asked.kv_tokens,
             weakest=None if claims else asked.weakest,
             expires_us=now_us + WANT_LEASE_US,
+            short={name: slots for name, slots in asked.short if slots > 0},
         )
         for claim in claims:
-            want.take(claim.entry.tokens)
+            want.take(claim.entry)
         while choice := self._choose(driver_id, want):
             claims.append(self._give(choice, driver_id, Place.HELD))
-            want.take(choice.item.entry.tokens)
+            want.take(choice.item.entry)
             if choice.victim is not None:
                 self._lines.join(choice.victim, pinned_to=driver_id)
                 want.end()
@@ -152,7 +157,7 @@ class MemoryQueue:
     def settle(self, driver_id: str, entry_ids: Iterable[str], now_us: int) -> None:
         """These sequences of the driver have ended. Ids that it does not have change nothing."""
         for item in self._owned(driver_id, entry_ids):
-            self._finish(item, _Ending.SETTLED, now_us)
+            self._finish(item, Ending.SETTLED, now_us)
         self._wake_claimants()
 
     def give_back(self, driver_id: str, entry_ids: Iterable[str], now_us: int) -> None:
@@ -166,7 +171,7 @@ class MemoryQueue:
         """What the driver received is lost; what it did not, and what it had paused, goes to the shared line."""
         for item in self._owned(driver_id, list(self._items)):
             if item.place is Place.HELD:
-                self._finish(item, _Ending.LOST, now_us)
+                self._finish(item, Ending.LOST, now_us)
             else:
                 self._put_back(item, now_us, pinned_to=None)
         self._wants.pop(driver_id, None)
@@ -176,7 +181,7 @@ class MemoryQueue:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    def _arrive(self, entry: Entry, now_us: int) -> Item:
+    def _arrive(self, entry: Entry, rule: ClassRule, now_us: int) -> Item:
         self._last_number += 1
         item = Item(
             entry=entry,
@@ -184,20 +189,20 @@ class MemoryQueue:
             score=entry.standing.score(now_us),
             number=self._last_number,
             answer=Offered.QUEUED,
+            may_be_shed=rule.may_be_shed,
+            preempts=rule.preempts,
         )
         self._items[entry.entry_id] = item
         self._lines.join(item, pinned_to=None)
         return item
 
-    def _over_bound(self) -> Offered | None:
-        bounds, lines = self._bounds, self._lines
-        if len(lines) > bounds.max_requests:
-            return Offered.QUEUE_FULL
-        if bounds.max_tokens is not None and lines.num_tokens > bounds.max_tokens:
-            return Offered.QUEUE_TOKENS_FULL
-        if bounds.max_bytes is not None and lines.num_bytes > bounds.max_bytes:
-            return Offered.QUEUE_FULL
-        return None
+    def _shed(self, items: Iterable[Item], now_us: int) -> tuple[Shed, ...]:
+        shed = []
+        for item in items:
+            item.answer = Offered.SHED
+            self._finish(item, Ending.SHED, now_us)
+            shed.append(Shed(entry_id=item.entry.entry_id, origin=item.entry.origin))
+        return tuple(shed)
 
     def _taker(self, item: Item, now_us: int) -> tuple[str, Choice] | None:
         """Who would now be given this very item, without an exchange; of several the driver with most free slots."""
@@ -214,8 +219,7 @@ class MemoryQueue:
         victim = self._items.get(want.weakest.sequence_id) if want.weakest else None
         if victim and (victim.place is not Place.HELD or victim.driver_id != driver_id or victim.cancelled):
             victim = None
-        in_order = self._lines.in_order_for(driver_id)
-        return choose(in_order, want, victim=victim, max_passes=self._bounds.max_passes)
+        return choose(self._lines, driver_id, want, victim=victim, max_passes=self._bounds.max_passes)
 
     def _wake_claimants(self) -> None:
         for driver_id, want in self._wants.items():
@@ -224,13 +228,14 @@ class MemoryQueue:
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, outcome: Offered, entry_id: str) -> OfferResult:
+    def _answer(self, outcome: Offered, entry_id: str, shed: tuple[Shed, ...] = ()) -> OfferResult:
         item = self._items.get(entry_id)
         return OfferResult(
             outcome=outcome,
             position=self._lines.num_ahead(item) if item and item.place is Place.WAITING else 0,
             waiting_requests=len(self._lines),
             waiting_tokens=self._lines.num_tokens,
+            shed=shed,
         )
 
     def _owned(self, driver_id: str, entry_ids: Iterable[str]) -> list[Item]:
@@ -243,7 +248,7 @@ class MemoryQueue:
             if item.place is not Place.HANDED:  # given back before it was collected
                 continue
             if item.cancelled:
-                self._finish(item, _Ending.WITHDRAWN, now_us)
+                self._finish(item, Ending.WITHDRAWN, now_us)
             else:
                 item.place = Place.HELD
                 claims.append(item.claim())
@@ -259,24 +264,14 @@ class MemoryQueue:
 
     def _put_back(self, item: Item, now_us: int, *, pinned_to: str | None) -> None:
         if item.cancelled:
-            self._finish(item, _Ending.WITHDRAWN, now_us)
+            self._finish(item, Ending.WITHDRAWN, now_us)
             return
         if item.is_in_line:
             self._lines.leave(item)
         self._lines.join(item, pinned_to=pinned_to)
 
-    def _finish(self, item: Item, ending: _Ending, now_us: int) -> None:
+    def _finish(self, item: Item, ending: Ending, now_us: int) -> None:
         if item.is_in_line:
             self._lines.leave(item)
         del self._items[item.entry.entry_id]
-        self._mark(item.entry.entry_id, item.answer, ending, now_us)
-
-    def _mark(self, entry_id: str, answer: Offered, ending: _Ending, now_us: int) -> None:
-        self._marks[entry_id] = _Mark(answer=answer, ending=ending, expires_us=now_us + MARK_TTL_MS * 1000)
-
-    def _forget_marks(self, now_us: int) -> None:
-        while self._marks:
-            oldest = next(iter(self._marks))
-            if self._marks[oldest].expires_us > now_us:
-                return
-            del self._marks[oldest]
+        self._marks.add(item.entry.entry_id, item.answer, ending, now_us, shed=item.shed)

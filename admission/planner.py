@@ -127,7 +127,7 @@ class Planner:
                 computed_tokens=sequence.computed_by(roster.next_step),
             )
             for sequence in running
-            if sequence is not oldest and sequence.number not in served and not self._memory.used_up_pauses(sequence)
+            if sequence is not oldest and sequence.number not in served and not self._memory.must_stay(sequence)
         ]
         chosen = roster.get(choose(candidates).sequence_id) if candidates else None
         return chosen or needing

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from admission.order import WaitingOrder, aging, as_claimed, fcfs, priority
+from admission.order import ORDERS, WaitingOrder, aging, as_claimed, fcfs, priority
+from admission.standing import WaitingOrderName
 from admission.victims import KvVictim, least_lost_work, lowest_class_newest, newest
 
 
@@ -94,7 +95,8 @@ class Preset:
     scheduler ignores it. ``kv_victim``: who gives way when a running sequence finds no block; None with
     ``KvAdmission.MAXIMUM`` only, where that cannot be. ``pause_budget``: how often a sequence may be preempted; after
     that it starts only with its maximum reserved and is nobody's victim (None: no bound). ``progress`` is what the
-    engine's rule assumes; whether a worker can do it is for the scheduler's caller to say.
+    engine's rule assumes; whether a worker can do it is for the scheduler's caller to say. ``max_passes`` is for the
+    queue behind: how often a request that does not fit the memory may see a later one start before it.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Preset:
     pause_budget: int | None
     progress: Progress
     prefix_reuse: PrefixReuse
+    max_passes: int
 
     def __post_init__(self) -> None:
         if self.kv_victim is None and self.kv_admission is not KvAdmission.MAXIMUM:
@@ -126,6 +129,7 @@ STATIC = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.NONE,
+    max_passes=0,
 )
 """Static batching, as FasterTransformer and Hugging Face pipelines do it (the "request-level scheduling" that the Orca
 paper, Yu et al., OSDI 2022, sets out from). What waits when the engine is idle becomes the batch, first
@@ -144,6 +148,7 @@ REQUEST_DYNAMIC = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.NONE,
+    max_passes=0,
 )
 """The dynamic batcher of the Triton Inference Server (its documentation, "Batchers": preferred batch sizes, delayed
 batching). An idle engine starts the largest preferred size that can be filled; if none can, whatever waits, once its
@@ -162,6 +167,7 @@ ORCA = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.NONE,
+    max_passes=0,
 )
 """Iteration-level scheduling of Orca (Yu et al., OSDI 2022). Before every iteration free slots are filled
 first come first served; a sequence starts when KV memory for its prompt and its maximum output can be reserved, and the
@@ -180,6 +186,7 @@ SARATHI = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.NONE,
+    max_passes=0,
 )
 """Stall-free batching of Sarathi-Serve (Agrawal et al., OSDI 2024). Every decode first, then prefills that
 have begun, then new ones, each with a chunk of what is left of the token budget; no iteration exceeds the budget. A
@@ -197,6 +204,7 @@ VLLM_V1 = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.SHARED,
+    max_passes=0,
 )
 """The scheduler of vLLM's V1 engine under its "priority" policy (vLLM documentation, SchedulerConfig and "Optimization
 and Tuning"); with one class it is the "fcfs" policy. ``Limits.token_budget`` is ``max_num_batched_tokens``, and
@@ -217,6 +225,7 @@ TRTLLM_MAX_UTILIZATION = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.SHARED,
+    max_passes=0,
 )
 """Capacity policy MAX_UTILIZATION of TensorRT-LLM (its documentation, "Useful Runtime Options", Capacity Scheduler
 Policy). Starts whatever fits now, at the risk of pausing: a newcomer needs the blocks of its own tokens and nothing is
@@ -236,6 +245,7 @@ TRTLLM_GUARANTEED_NO_EVICT = Preset(
     pause_budget=None,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.SHARED,
+    max_passes=0,
 )
 """Capacity policy GUARANTEED_NO_EVICT of TensorRT-LLM, its default (its documentation, "Useful Runtime Options",
 Capacity Scheduler Policy). A sequence starts only when prompt and maximum output can be kept for it to its end, so what
@@ -254,6 +264,7 @@ TUTORIAL = Preset(
     pause_budget=None,
     progress=Progress.RETAIN,
     prefix_reuse=PrefixReuse.NONE,
+    max_passes=0,
 )
 """The rule of the golden traces: slots alone decide, memory is not limited. On a worker with a KV pool a sequence
 starts when its prompt fits, and the newest gives way when the pool runs out."""
@@ -270,6 +281,7 @@ SLUICEGATE = Preset(
     pause_budget=3,
     progress=Progress.RECOMPUTE,
     prefix_reuse=PrefixReuse.AWAITED,
+    max_passes=4,
 )
 """The default: aged order, memory set aside by expected need, the lowest class and the least lost work give way. Full
 blocks are shared, and one of several equal prompts is computed before the others go on."""
@@ -288,6 +300,12 @@ PRESETS: Mapping[str, Preset] = {
         SLUICEGATE,
     )
 }
+
+
+def queue_order(rule: Preset) -> WaitingOrderName:
+    """The order of the queue behind a scheduler. A preset that takes what it is given leaves it to arrival."""
+    names = [name for name, order in ORDERS.items() if order is rule.waiting_order]
+    return WaitingOrderName(names[0]) if names else WaitingOrderName.FCFS
 
 
 def preset(name: str) -> Preset:

@@ -19,7 +19,7 @@ account's turn it is. One that does not fit the room of a driver now may be *pas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from admission.events import Weakest
@@ -36,13 +36,23 @@ class StoreUnavailable(Exception):
 
 
 class Offered(StrEnum):
-    """The result of an offer. WITHDRAWN: a withdrawal of this id overtook it, so it changes nothing."""
+    """The result of an offer.
+
+    WITHDRAWN: a withdrawal of this id overtook it, so it changes nothing. SHED: it was queued, and has been displaced
+    by an entry of a better class since.
+    """
 
     QUEUED = "queued"
     HANDED = "handed"
     QUEUE_FULL = "queue_full"
     QUEUE_TOKENS_FULL = "queue_tokens_full"
+    CLASS_FULL = "class_full"
+    SHED = "shed"
     WITHDRAWN = "withdrawn"
+
+
+MAX_SHED = 8
+"""How many entries one offer may displace: a few small ones for a large one, but never a good part of the queue."""
 
 
 class Withdrawn(StrEnum):
@@ -77,11 +87,35 @@ class QueueBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRule:
+    """What the class of an entry says when it is offered.
+
+    ``max_requests`` and ``max_tokens`` bound what waits of the class (None: only the queue's bounds count). ``sheds``:
+    an entry that finds the queue full may displace what waits of lower classes; ``may_be_shed``: it may be displaced.
+    ``preempts``: it may take the place of a running sequence of a lower class, in exchange.
+    """
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    sheds: bool = False
+    may_be_shed: bool = False
+    preempts: bool = True
+
+    def past_bounds(self) -> ClassRule:
+        """The same for what comes back past the bounds: it needs no room, and has a right to stay."""
+        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False)
+
+
+NO_CLASS_RULE = ClassRule()
+"""A class without bounds of its own, which preempts, and neither sheds nor is shed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What waits. ``tokens`` is prompt plus expected output; ``payload`` is opaque to the queue (a wire ``Job``).
 
     Where it stands is fixed at the first offer, by the store's own clock. ``tenant`` is told to the driver; whose turn
-    it is goes by ``standing.account``.
+    it is goes by ``standing.account``. ``origin`` is the relay address at which its client is told when it is shed.
     """
 
     entry_id: str
@@ -91,6 +125,15 @@ class Entry:
     tokens: int
     payload: bytes
     tenant: str = ""
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed:
+    """An entry that was displaced: whoever displaced it tells ``origin``."""
+
+    entry_id: str
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,22 +150,28 @@ class Claim:
 class Asked:
     """What a driver asks of a claim: ``slots`` entries at most, which have ``kv_tokens`` of room (None: not limited).
 
-    ``weakest`` may be given back for a better entry that has no slot or no room.
+    ``weakest`` may be given back for a better entry that has no slot or no room. ``short`` names the classes that have
+    fewer slots at this driver than they are guaranteed, and by how many: what waits of them goes first, for so many.
     """
 
     slots: int
     kv_tokens: int | None = None
     weakest: Weakest | None = None
+    short: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferResult:
-    """``position`` counts the entries ahead when queued; ``waiting_tokens`` is what waits in all, for Retry-After."""
+    """``position`` counts the entries ahead when queued; ``waiting_tokens`` is what waits in all, for Retry-After.
+
+    ``shed`` names what this offer displaced; repeating the offer names it again.
+    """
 
     outcome: Offered
     position: int = 0
     waiting_requests: int = 0
     waiting_tokens: int = 0
+    shed: tuple[Shed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import msgpack
 import redis.asyncio
 
 from admission.heartbeats import Heartbeats
 from admission.keys import WANT_LEASE_US, QueueKeys
-from admission.queue import Asked, Claim, Entry, OfferResult, QueueBounds, QueueStats, Withdrawal
+from admission.queue import (
+    NO_CLASS_RULE,
+    Asked,
+    Claim,
+    ClassRule,
+    Entry,
+    OfferResult,
+    QueueBounds,
+    QueueStats,
+    Withdrawal,
+)
 from admission.redis_client import CALL_TIMEOUT_S, blocking_twin, bounded
 from admission.scripts import QueueScripts
 
@@ -74,15 +85,15 @@ class RedisQueue:
 
     # --- for origins --------------------------------------------------------------------------------------------------
 
-    async def offer(self, entry: Entry) -> OfferResult:
-        """Queue ``entry``, or hand it to a standing want, or say which bound is full."""
+    async def offer(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
         async with bounded("offer"):
-            return await self._scripts.offer(entry, self._bounds)
+            return await self._scripts.offer(entry, self._bounds, rule)
 
-    async def offer_past_bounds(self, entry: Entry) -> OfferResult:
-        """As ``offer``, past the bounds if need be, for what had started and was lost (a forced return)."""
+    async def offer_past_bounds(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
         async with bounded("offer past bounds"):
-            return await self._scripts.offer(entry, None)
+            return await self._scripts.offer(entry, None, rule.past_bounds())
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""
@@ -104,7 +115,7 @@ class RedisQueue:
         async with bounded("lost entries"):
             marks = await self._client.mget([self._keys.mark + entry_id for entry_id in entry_ids])
         pairs = zip(entry_ids, cast("list[bytes | None]", marks), strict=True)
-        return {entry_id for entry_id, mark in pairs if mark is not None and mark.endswith(b":lost")}
+        return {entry_id for entry_id, mark in pairs if mark is not None and msgpack.unpackb(mark)["ending"] == "lost"}
 
     async def stats(self) -> QueueStats:
         async with bounded("stats"):

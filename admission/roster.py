@@ -7,6 +7,7 @@ the outside must be told goes to an outbox.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 
 from admission.batch import Batch
 from admission.calendar import Deadlines
@@ -70,11 +71,16 @@ class Roster:
         self._order = waiting_order
         self.progress = progress
         self._sequences: dict[str, Sequence] = {}
+        self._by_class: Counter[str] = Counter()  # claimed or running
         self._outbox = outbox
 
     def get(self, sequence_id: str) -> Sequence | None:
         """A sequence that has not ended."""
         return self._sequences.get(sequence_id)
+
+    def num_of(self, class_name: str) -> int:
+        """Sequences of a class that are claimed or run, those left out that have nothing more to be planned."""
+        return self._by_class[class_name]
 
     def all(self) -> list[Sequence]:
         """Every sequence that has not ended, in the order in which they came."""
@@ -95,6 +101,7 @@ class Roster:
         else:
             return
         self.next_number += 1
+        self._by_class[spec.class_name] += 1
         insort(self.claimed, sequence, key=lambda claimed: self._order(claimed.spec))
 
     def refuse(self, spec: SequenceSpec, reason: EndReason) -> None:
@@ -125,7 +132,7 @@ class Roster:
         """Plan ``next_step`` computes its last chunk, which emits a token."""
         sequence.emitted += 1
         if sequence.emitted == sequence.spec.max_tokens:
-            sequence.to(State.FINISHING)
+            self._finish(sequence)
         else:
             sequence.to(State.DECODE)
             self.batch.start_decode(sequence, self.next_step + 1)
@@ -133,8 +140,12 @@ class Roster:
 
     def finish_decode(self, sequence: Sequence) -> None:
         """Plan ``next_step`` emits its last token."""
-        sequence.to(State.FINISHING)
+        self._finish(sequence)
         self.batch.stop_decode(sequence, self.next_step + 1)
+
+    def _finish(self, sequence: Sequence) -> None:
+        sequence.to(State.FINISHING)
+        self._by_class[sequence.spec.class_name] -= 1
 
     def stall(self, sequence: Sequence) -> None:
         """It cannot be in plan ``next_step`` for want of a block that is on its way back."""
@@ -175,6 +186,8 @@ class Roster:
             self._vacate(sequence)
 
     def _take_out(self, sequence: Sequence, old: State) -> None:
+        if old not in {State.PAUSED, State.FINISHING}:
+            self._by_class[sequence.spec.class_name] -= 1
         if old is State.CLAIMED:
             self.claimed.remove(sequence)
         else:

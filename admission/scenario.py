@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -84,6 +84,11 @@ def parse_scenario(text: str) -> Scenario:
             )
         seen[request.id] = index
     return Scenario(policy=_policy(scenario["policy"]), requests=parsed)
+
+
+def with_policy(scenario: Scenario, changes: Mapping[str, object]) -> Scenario:
+    """The same requests under a policy of which some fields are changed. Raises ``ScenarioError``."""
+    return replace(scenario, policy=_policy({**asdict(scenario.policy), **changes}))
 
 
 def _policy(value: object) -> Policy:

@@ -53,7 +53,7 @@ from admission.limits import Limits
 from admission.memory import Memory
 from admission.planner import Planner
 from admission.prefixes import Prefixes
-from admission.presets import PrefixReuse, Preset, Progress, SlotPreemption
+from admission.presets import KvAdmission, PrefixReuse, Preset, Progress, SlotPreemption
 from admission.roster import Outbox, Roster
 from admission.sequence import Sequence
 from admission.victims import slot_victim_key
@@ -102,7 +102,7 @@ class Scheduler:
     def _build(self, *, first_step: int, first_number: int) -> None:
         """Start with an empty worker. Steps and numbers go on, so that nothing old is taken for new."""
         self._ledger = Ledger(num_blocks=self._limits.kv_blocks, block_size=self._limits.block_size)
-        self._memory = Memory(ledger=self._ledger, preset=self._preset)
+        self._memory = Memory(ledger=self._ledger, preset=self._preset, unpreemptible=self._limits.unpreemptible)
         prefixes = self._prefixes = Prefixes(ledger=self._ledger, reuse=self._preset.prefix_reuse)
         self._roster = Roster(
             ledger=self._ledger,
@@ -173,7 +173,9 @@ class Scheduler:
     def want(self) -> Want:
         """What this scheduler would take from the store now.
 
-        Slots that come back with the plans in flight count as free: what is claimed for them is here in time.
+        Slots that come back with the plans in flight count as free: what is claimed for them is here in time. Room is
+        told in tokens of prompt and expected output; a rule that looks at the prompt alone claims by slots instead, as
+        long as there is any room, and what then does not fit waits here for memory.
         """
         roster = self._roster
         slots = num_free(roster, self._preset.batching, self._limits)
@@ -181,24 +183,42 @@ class Scheduler:
         may_displace = slots == 0 or kv_tokens is not None
         return Want(
             slots=0 if kv_tokens == 0 else slots,
-            kv_tokens=kv_tokens,
+            kv_tokens=None if self._preset.kv_admission is KvAdmission.PROMPT else kv_tokens,
             weakest=self._weakest() if may_displace else None,
+            short=self._short(),
         )
 
+    def _short(self) -> tuple[tuple[str, int], ...]:
+        if not self._limits.guaranteed_slots:
+            return ()
+        missing = [(name, slots - self._roster.num_of(name)) for name, slots in self._limits.guaranteed_slots]
+        return tuple([(name, slots) for name, slots in missing if slots > 0])
+
     def _weakest(self) -> Weakest | None:
-        """What gives its slot to a better newcomer: the lowest class, in it the most remaining work."""
+        """What gives its slot to a better newcomer: the lowest class, in it the most remaining work.
+
+        Not what must stay, nor one of a class that has no more than its guaranteed slots.
+        """
         if self._preset.slot_preemption is SlotPreemption.NEVER:
             return None
         batch, step = self._roster.batch, self._roster.next_step
-        decoding = next((s for s in batch.most_work() if not self._memory.used_up_pauses(s)), None)
+        decoding = next((s for s in batch.most_work() if self._may_yield(s)), None)
         others = [*batch.prefilling, *batch.stalled, *self._roster.claimed]
-        candidates = [s for s in others if not self._memory.used_up_pauses(s)]
+        candidates = [s for s in others if self._may_yield(s)]
         if decoding is not None:
             candidates.append(decoding)
         if not candidates:
             return None
         victim = max(candidates, key=lambda s: slot_victim_key(s.spec.rank, s.remaining_by(step), s.number))
         return Weakest(sequence_id=victim.spec.sequence_id, rank=victim.spec.rank, score=victim.spec.score)
+
+    def _may_yield(self, sequence: Sequence) -> bool:
+        if self._memory.must_stay(sequence):
+            return False
+        class_name = sequence.spec.class_name
+        return all(
+            name != class_name or self._roster.num_of(name) > slots for name, slots in self._limits.guaranteed_slots
+        )
 
     def _wake_at(self, now: int) -> int | None:
         """The next deadline, or when a batch that gathers has waited long enough, whichever comes first."""
@@ -278,6 +298,7 @@ class Scheduler:
         if (limits.kv_blocks, limits.block_size) != (self._limits.kv_blocks, self._limits.block_size):
             raise ValueError("the KV pool belongs to the worker and cannot change while it runs")
         self._limits = limits
+        self._memory.unpreemptible = limits.unpreemptible
         for sequence in list(self._roster.batch)[limits.max_slots :]:
             self._roster.pause(sequence, announce=PauseReason.SLOT)
 
@@ -293,5 +314,8 @@ def check_limits(limits: Limits) -> None:
             raise ValueError(f"{name} must be at least 1")
     if any(size < 1 for size in limits.preferred_sizes) or limits.max_queue_delay_us < 0:
         raise ValueError("preferred_sizes must be at least 1 and max_queue_delay_us at least 0")
+    guaranteed = [slots for _, slots in limits.guaranteed_slots]
+    if any(slots < 0 for slots in guaranteed) or sum(guaranteed) > limits.max_slots:
+        raise ValueError("guaranteed_slots must be at least 0 each, and all of them at most max_slots")
     if limits.token_budget is not None and limits.token_budget < limits.max_slots:
         raise ValueError("token_budget must be at least max_slots: every slot decodes in every iteration")

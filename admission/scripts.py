@@ -19,20 +19,23 @@ from redis.exceptions import NoScriptError
 from admission.keys import MARK_TTL_MS, QUEUE_TTL_MS, WANT_LEASE_US, QueueKeys
 from admission.queue import (
     LOOK_AHEAD,
+    MAX_SHED,
     Asked,
     Claim,
+    ClassRule,
     Entry,
     Offered,
     OfferResult,
     QueueBounds,
+    Shed,
     Withdrawal,
     Withdrawn,
 )
-from admission.standing import FixedScore, HeadStart, Standing
+from admission.standing import COMMON_LANE, FixedScore, HeadStart, Standing
 
 Argument = str | int | bytes
 
-_PARTS = ("_entries", "_lanes", "_lines", "_drivers", "_wants")
+_PARTS = ("_entries", "_lanes", "_lines", "_bounds", "_drivers", "_wants")
 
 _ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver", "reconcile")
 
@@ -41,6 +44,8 @@ local QUEUE_TTL_MS = {QUEUE_TTL_MS}
 local MARK_TTL_MS = {MARK_TTL_MS}
 local WANT_LEASE_US = {WANT_LEASE_US}
 local LOOK_AHEAD = {LOOK_AHEAD}
+local MAX_SHED = {MAX_SHED}
+local COMMON_LANE = '{COMMON_LANE}'
 """
 
 _HEADER = re.compile(
@@ -100,7 +105,7 @@ class QueueScripts:
         before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
         self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
 
-    async def offer(self, entry: Entry, bounds: QueueBounds | None) -> OfferResult:
+    async def offer(self, entry: Entry, bounds: QueueBounds | None, rule: ClassRule) -> OfferResult:
         """Within ``bounds``; None: past them."""
         reply = await self._run(
             "offer",
@@ -112,25 +117,38 @@ class QueueScripts:
             entry.standing.account,
             entry.tokens,
             entry.tenant,
+            entry.origin,
             entry.payload,
             *_limits(bounds),
+            _or_empty(rule.max_requests),
+            _or_empty(rule.max_tokens),
+            "sheds" if rule.sheds else "",
+            "may be shed" if rule.may_be_shed else "",
+            "preempts" if rule.preempts else "",
         )
-        outcome, position, requests, tokens = reply
+        outcome, position, requests, tokens, *shed = reply
         return OfferResult(
             outcome=Offered(outcome.decode()),
             position=int(position),
             waiting_requests=int(requests),
             waiting_tokens=int(tokens),
+            shed=tuple(
+                Shed(entry_id=entry_id.decode(), origin=origin.decode())
+                for entry_id, origin in zip(shed[::2], shed[1::2], strict=True)
+            ),
         )
 
     async def claim(self, driver_id: str, asked: Asked, received: Sequence[str]) -> tuple[Claim, ...]:
         weakest = asked.weakest
+        short = [(name, slots) for name, slots in asked.short if slots > 0]
         rows = await self._run(
             "claim",
             driver_id,
             asked.slots,
             _or_empty(asked.kv_tokens),
             *((weakest.sequence_id, weakest.rank, weakest.score) if weakest else ("", "", "")),
+            len(short),
+            *(argument for shortage in short for argument in shortage),
             *received,
         )
         return tuple(_claim(row) for row in rows)
@@ -190,7 +208,8 @@ def _scored_by(standing: Standing) -> tuple[str, int]:
 
 
 def _claim(row: list[bytes]) -> Claim:
-    entry_id, class_name, rank, arrival, score, scored_by, lane, account, tokens, tenant, payload, victim_id = row
+    entry_id, class_name, rank, arrival, score, scored_by, lane, account, tokens, tenant, *rest = row
+    origin, payload, victim_id = rest
     arrival_us, score_us = int(arrival), int(score)
     return Claim(
         entry=Entry(
@@ -205,6 +224,7 @@ def _claim(row: list[bytes]) -> Claim:
             tokens=int(tokens),
             payload=payload,
             tenant=tenant.decode(),
+            origin=origin.decode(),
         ),
         arrival_us=arrival_us,
         score=score_us,

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
 from admission.events import Weakest
 from admission.items import Item
-from admission.queue import LOOK_AHEAD
+from admission.lines import Lines
+from admission.queue import LOOK_AHEAD, Entry
 
 
 @dataclass(slots=True, kw_only=True)
 class StandingWant:
-    """What a driver asked for and did not get yet. Offers meet it until ``expires_us``."""
+    """What a driver asked for and did not get yet. Offers meet it until ``expires_us``.
+
+    ``short``: the classes that are short of slots there, and by how many.
+    """
 
     slots: int
     kv_tokens: int | None
     weakest: Weakest | None
     expires_us: int
+    short: dict[str, int]
 
     def has_room(self, tokens: int) -> bool:
         return self.slots > 0 and (self.kv_tokens is None or tokens <= self.kv_tokens)
 
-    def take(self, tokens: int) -> None:
+    def take(self, entry: Entry) -> None:
         self.slots = max(0, self.slots - 1)
         if self.kv_tokens is not None:
-            self.kv_tokens -= tokens
+            self.kv_tokens -= entry.tokens
+        shortage = self.short.pop(entry.class_name, 0) - 1
+        if shortage > 0:
+            self.short[entry.class_name] = shortage
 
     def end(self) -> None:
         """Nothing more is wanted until the driver says so."""
@@ -42,13 +50,31 @@ class Choice:
     victim: Item | None = None
 
 
-def choose(in_order: Iterable[Item], want: StandingWant, *, victim: Item | None, max_passes: int) -> Choice | None:
-    """The first entry that has room, or the very first in exchange for ``victim``; None when nothing may be given.
+def choose(lines: Lines, driver_id: str, want: StandingWant, *, victim: Item | None, max_passes: int) -> Choice | None:
+    """What a claim of the driver is given next: the first of the classes that are short of slots, else of all.
 
+    That is the first entry that has room, or the very first in exchange for ``victim``; None when nothing may be given.
     The look ends at an entry that does not fit and has been passed ``max_passes`` times.
     """
+    if want.short:
+        first = _first(lines.in_order_for(driver_id, want.short), want, victim, max_passes, classes=want.short)
+        if first is not None:
+            return first
+    return _first(lines.in_order_for(driver_id), want, victim, max_passes)
+
+
+def _first(
+    in_order: Iterable[Item],
+    want: StandingWant,
+    victim: Item | None,
+    max_passes: int,
+    *,
+    classes: Container[str] | None = None,
+) -> Choice | None:
     passed: list[Item] = []
     for item in islice(in_order, LOOK_AHEAD):
+        if classes is not None and item.entry.class_name not in classes:
+            continue
         if want.has_room(item.entry.tokens):
             return Choice(item=item, passed=tuple(passed))
         if victim is not None and not passed and _displaces(item, victim, want):
@@ -60,8 +86,10 @@ def choose(in_order: Iterable[Item], want: StandingWant, *, victim: Item | None,
 
 
 def _displaces(newcomer: Item, victim: Item, want: StandingWant) -> bool:
-    """It is better by class and by score, and with what the victim returns there is memory enough."""
+    """It may, is better by class and by score, and with what the victim returns there is memory enough."""
     weakest = want.weakest
-    if weakest is None or newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
+    if weakest is None or not newcomer.preempts:
+        return False
+    if newcomer.entry.rank >= weakest.rank or newcomer.score >= weakest.score:
         return False
     return want.kv_tokens is None or newcomer.entry.tokens <= want.kv_tokens + victim.entry.tokens

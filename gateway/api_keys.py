@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,9 @@ from dataclasses import dataclass
 import structlog
 
 from admission.classes import PriorityClass
+from gateway.clock import Clock, monotonic_us
 from gateway.errors import Reason, Refused
+from gateway.forecast import retry_after_s
 from gateway.key_file import ApiKey
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -44,15 +45,40 @@ class Caller:
 
 ANYBODY = Caller()
 
+NEWEST_WEIGHT = 0.1
+"""Of the last request in the mean duration: some ten requests back count."""
+
+
+@dataclass(slots=True)
+class _Usage:
+    """The requests of one key at this gateway, now and lately."""
+
+    num_open: int = 0
+    mean_s: float | None = None
+
+    def end(self, took_s: float) -> None:
+        self.num_open -= 1
+        self.mean_s = took_s if self.mean_s is None else self.mean_s + NEWEST_WEIGHT * (took_s - self.mean_s)
+
+    def next_end_s(self) -> float | None:
+        """When one of them may end: they began at different times, so much sooner than one takes."""
+        return None if self.mean_s is None else self.mean_s / max(1, self.num_open)
+
 
 class ApiKeys:
     """The keys in force. ``load`` reads them; None: there are no keys, the gateway is open."""
 
-    def __init__(self, load: Callable[[], Sequence[ApiKey]] | None = None) -> None:
+    def __init__(self, load: Callable[[], Sequence[ApiKey]] | None = None, *, clock: Clock = monotonic_us) -> None:
         """Raises ``ValueError`` when they cannot be read."""
         self._load = load
         self._keys: Sequence[ApiKey] = () if load is None else load()
-        self._open_requests: Counter[str] = Counter()  # by name, so that a reload changes nothing of it
+        self._clock = clock
+        self._usage: dict[str, _Usage] = {}  # by name, so that a reload changes nothing of it
+
+    @property
+    def num_open(self) -> int:
+        """Requests of known callers now."""
+        return sum([usage.num_open for usage in self._usage.values()])
 
     @property
     def are_configured(self) -> bool:
@@ -67,6 +93,8 @@ class ApiKeys:
         except ValueError as error:
             log.error("API keys not reloaded, the old ones stay in force", reason=str(error))
         else:
+            names = {key.name for key in self._keys}
+            self._usage = {name: usage for name, usage in self._usage.items() if usage.num_open or name in names}
             log.info("API keys reloaded", keys=len(self._keys))
 
     def identify(self, authorization: str | None) -> Caller:
@@ -89,13 +117,13 @@ class ApiKeys:
         if key is None:
             yield
             return
-        if key.max_concurrent is not None and self._open_requests[key.name] >= key.max_concurrent:
+        usage = self._usage.setdefault(key.name, _Usage())
+        if key.max_concurrent is not None and usage.num_open >= key.max_concurrent:
             message = f"This API key may have {key.max_concurrent} requests at once."
-            raise Refused(Reason.TENANT_LIMIT, message)
-        self._open_requests[key.name] += 1
+            raise Refused(Reason.TENANT_LIMIT, message, retry_after_s=retry_after_s(usage.next_end_s()))
+        usage.num_open += 1
+        begun_us = self._clock()
         try:
             yield
         finally:
-            self._open_requests[key.name] -= 1
-            if self._open_requests[key.name] == 0:
-                del self._open_requests[key.name]
+            usage.end((self._clock() - begun_us) / 1_000_000)

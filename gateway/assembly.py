@@ -28,7 +28,7 @@ from gateway.heartbeat import Heartbeat
 from gateway.holdings import Holdings, HoldingsParts
 from gateway.line_speed import LineSpeeds
 from gateway.links import PROGRESS_TIMEOUT_S
-from gateway.machinery import Machinery, MachineryParts
+from gateway.machinery import Machinery, MachineryParts, rule_of
 from gateway.metrics import Metrics
 from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
@@ -96,7 +96,7 @@ class Assembly:
         self.directory = Directory(client, gateway_id=options.gateway_id)
         estimates = Estimates()
         speeds = LineSpeeds(clock=clock)
-        self.forecast = Forecast(options.classes)
+        self.forecast = Forecast(options.classes, options.waiting_order)
         self.streams = Streams(clock=clock, metrics=metrics, estimates=estimates)
         self.acts = StoreActs(metrics=metrics)
         self.relay = Relay(
@@ -116,6 +116,7 @@ class Assembly:
             metrics=metrics,
             clock=clock,
             most_moves=options.max_moves,
+            rules={cls.name: rule_of(cls) for cls in options.classes},
         )
         self.heartbeat = Heartbeat(
             relay=self.relay,
@@ -194,8 +195,9 @@ class Assembly:
 
     def _schedule(self, hello: Hello) -> tuple[Scheduler, Limits]:
         options = self._options
+        slots = _least(_least(hello.max_slots, options.max_slots), options.token_budget)
         limits = Limits(
-            max_slots=_least(_least(hello.max_slots, options.max_slots), options.token_budget),
+            max_slots=slots,
             token_budget=options.token_budget,
             prefill_chunk=options.prefill_chunk,
             preferred_sizes=options.preferred_sizes,
@@ -203,6 +205,10 @@ class Assembly:
             kv_blocks=_least(hello.kv_blocks, options.kv_blocks),
             block_size=hello.block_size,
             max_in_flight=options.max_in_flight,
+            guaranteed_slots=tuple(
+                [(cls.name, cls.share_percent * slots // 100) for cls in options.classes if cls.share_percent > 0]
+            ),
+            unpreemptible=tuple([cls.name for cls in options.classes if not cls.preemptible]),
         )
         return Scheduler(limits, options.preset), limits
 

@@ -11,6 +11,7 @@ counts as changed when it has doubled or halved, and whenever the number of free
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -98,7 +99,7 @@ class Claimer:
     def _ask(self) -> Asked:
         """The latest want, less what has come since."""
         asked = self._asked = _less(self._latest, self._untold)
-        return Asked(slots=asked.slots, kv_tokens=asked.kv_tokens, weakest=asked.weakest)
+        return Asked(slots=asked.slots, kv_tokens=asked.kv_tokens, weakest=asked.weakest, short=asked.short)
 
     def _pass_on(self, claims: Sequence[Claim]) -> None:
         """The latest want knows nothing of these; the step that takes them says the next."""
@@ -115,11 +116,13 @@ def _less(want: Want, claims: Sequence[Claim]) -> Want:
     kv_tokens = want.kv_tokens
     if kv_tokens is not None:
         kv_tokens = max(0, kv_tokens - sum(claim.entry.tokens for claim in claims))
-    return Want(slots=max(0, want.slots - len(claims)), kv_tokens=kv_tokens, weakest=want.weakest)
+    got = Counter(claim.entry.class_name for claim in claims)
+    short = tuple((name, slots - got[name]) for name, slots in want.short if slots > got[name])
+    return Want(slots=max(0, want.slots - len(claims)), kv_tokens=kv_tokens, weakest=want.weakest, short=short)
 
 
 def _differs(latest: Want, standing: Want) -> bool:
-    if latest.slots != standing.slots or latest.weakest != standing.weakest:
+    if (latest.slots, latest.weakest, latest.short) != (standing.slots, standing.weakest, standing.short):
         return True
     if latest.kv_tokens is None or standing.kv_tokens is None:
         return latest.kv_tokens is not standing.kv_tokens

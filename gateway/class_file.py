@@ -13,9 +13,9 @@ gateways of a cluster need the same, for they share one queue.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from admission.classes import DEFAULT_CLASSES, SECOND_US, PriorityClass
 from admission.standing import MAX_RANK
@@ -26,6 +26,10 @@ from gateway.toml_tables import Table, read_tables
 MOST_CLASSES = 16
 """Each is a line of its own in the store and a label of metrics; a person can keep fewer apart."""
 
+MOST_WAITING = 1_000_000
+MOST_WAITING_TOKENS = 1_000_000_000_000
+"""Far more than one Redis would hold; a larger number is a slip."""
+
 
 class _Fields(Table):
     """One class, as it is written. Names and units are the file's; ``PriorityClass`` explains the fields."""
@@ -35,6 +39,20 @@ class _Fields(Table):
     head_start_s: Annotated[float, Field(ge=0, le=24 * 3600)] = 0.0
     max_priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] | None = None
     deadline_ms: Annotated[int, Field(ge=1, le=MOST_DEADLINE_MS)] | None = None
+    share_percent: Annotated[int, Field(ge=0, le=100)] = 0
+    max_waiting: Annotated[int, Field(ge=0, le=MOST_WAITING)] | None = None
+    max_waiting_tokens: Annotated[int, Field(ge=0, le=MOST_WAITING_TOKENS)] | None = None
+    no_queue: bool = False
+    sheds: bool = False
+    sheddable: bool = False
+    preempts: bool = True
+    preemptible: bool = True
+
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> Self:
+        if self.no_queue and (self.max_waiting or self.max_waiting_tokens is not None):
+            raise ValueError("no-queue says that none waits, so it goes with no other bound on what waits")
+        return self
 
     def as_class(self, name: str) -> PriorityClass:
         return PriorityClass(
@@ -44,6 +62,13 @@ class _Fields(Table):
             service_tier=self.service_tier,
             max_priority=self.max_priority,
             default_deadline_us=None if self.deadline_ms is None else 1_000 * self.deadline_ms,
+            share_percent=self.share_percent,
+            max_waiting=0 if self.no_queue else self.max_waiting,
+            max_waiting_tokens=self.max_waiting_tokens,
+            sheds=self.sheds,
+            sheddable=self.sheddable,
+            preempts=self.preempts,
+            preemptible=self.preemptible,
         )
 
 

@@ -35,6 +35,8 @@ class ClassTable:
             raise ValueError("no two classes have the same name or rank")
         if Tier.DEFAULT not in self._by_tier:
             raise ValueError(f"one class has the service tier '{Tier.DEFAULT}': it serves whoever asks for none")
+        if sum(cls.share_percent for cls in self._by_rank) > 100:
+            raise ValueError("the guaranteed shares of all classes are at most 100 percent together")
         ranges = [cls.max_priority for cls in self._by_rank]
         bounds = [bound for bound in ranges[:-1] if bound is not None]
         if ranges[-1] is not None or len(bounds) < len(ranges) - 1 or bounds != sorted(set(bounds)):

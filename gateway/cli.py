@@ -20,7 +20,7 @@ usage: sluicegate COMMAND [--flag VALUE ...]
   up         serve a model on this machine: Redis, workers and gateways, as children of one command
   gateway    one gateway alone: HTTP in front, workers and a Redis behind
   worker     one worker alone: one model, executing the plans of a gateway
-  simulate   run the scheduler on a scenario file and print what it did
+  simulate   run the scheduler on a scenario or an arrival trace and tell what it would have done
 
 `sluicegate COMMAND --help` explains a command's settings: flags, SLUICEGATE_* variables or a TOML file (--config).
 """

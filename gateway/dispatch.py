@@ -43,6 +43,7 @@ class Tokens:
     finish: str | None = None
     error: Reason | None = None
     message: str = ""
+    retry_after_s: float | None = None
 
 
 class TokenStream(Protocol):

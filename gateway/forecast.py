@@ -1,10 +1,10 @@
 """How long a request would wait: the tokens ahead of it over the speed at which the cluster's line drains.
 
-Ahead of a request is what waits in its class and in better ones, as last sampled, and what this gateway has queued
-since. That leaves out lower classes that have aged past it, and what other gateways queued within the sample's
-interval, so it errs to the short side: a deadline is refused at the door only when it is far out of reach, and the rest
-end by their own timers. The speed is the sum over all drivers of the model; unless every one of them has measured its
-own, nothing is predicted, as after a start.
+Ahead of a request is what waits in its class and in better ones (under ``fcfs`` in all), as last sampled, and what this
+gateway has queued since. That leaves out lower classes that have aged past it, and what other gateways queued within
+the sample's interval, so it errs to the short side: a deadline is refused at the door only when it is far out of reach,
+and the rest end by their own timers. The speed is the sum over all drivers of the model; unless every one of them has
+measured its own, nothing is predicted, as after a start.
 
 Every prediction about a request that then waits is held against what came of it (``WaitForecast``).
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from admission.classes import PriorityClass
 from admission.queue import QueueStats
+from admission.standing import WaitingOrderName
 
 LEAST_RETRY_S = 1.0
 MOST_RETRY_S = 60.0
@@ -54,7 +55,8 @@ class WaitForecast:
 class Forecast:
     """What this gateway knows of the lines and their speeds."""
 
-    def __init__(self, classes: Iterable[PriorityClass]) -> None:
+    def __init__(self, classes: Iterable[PriorityClass], order: WaitingOrderName) -> None:
+        self._order = order
         self._ranks = {cls.name: cls.rank for cls in classes}
         self._speeds: Mapping[str, float] = {}
         self._tokens_by_rank: dict[str, defaultdict[int, float]] = {}
@@ -85,7 +87,10 @@ class Forecast:
     def wait_s(self, model: str, rank: int) -> float | None:
         """How long a request that comes now would wait; None: not known."""
         by_rank = self._tokens_by_rank.get(model)
-        ahead = 0.0 if by_rank is None else sum([tokens for other, tokens in by_rank.items() if other <= rank])
+        ahead = 0.0
+        for other, tokens in ({} if by_rank is None else by_rank).items():
+            if other <= rank or self._order is WaitingOrderName.FCFS:
+                ahead += tokens
         return self.drain_s(model, ahead)
 
     def drain_s(self, model: str, tokens: float) -> float | None:

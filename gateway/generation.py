@@ -140,7 +140,11 @@ async def _send_tokens(started: Started[Body], sse: SseResponse) -> None:
 
 
 def _failure(item: Tokens) -> Refused:
-    return Refused(item.error or Reason.INTERNAL_ERROR, item.message or "The answer could not be completed.")
+    return Refused(
+        item.error or Reason.INTERNAL_ERROR,
+        item.message or "The answer could not be completed.",
+        retry_after_s=item.retry_after_s,
+    )
 
 
 def _error(refused: Refused, record: RequestRecord) -> web.Response:

@@ -116,6 +116,7 @@ class Heartbeat:
                 stats = {model: await queue.stats() for model, queue in self._queues.by_model().items()}
             except StoreUnavailable as error:
                 self._reached(error)
+                self._speeds.pause()
             else:
                 self._metrics.queue_requests.set(sum([stat.requests for stat in stats.values()]))
                 for model, stat in stats.items():

@@ -23,7 +23,7 @@ from gateway.class_table import ClassTable
 from gateway.toml_tables import Table, read_tables
 
 MOST_KEYS = 512
-"""Each is compared with what every request brings: 0.1 ms in all."""
+"""Each is compared with what every request brings: some 30 us in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

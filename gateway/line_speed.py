@@ -60,6 +60,10 @@ class LineSpeed:
         self._entries = self._tokens = 0
         self._since_us = now_us if num_waiting > 0 else None
 
+    def pause(self) -> None:
+        """What happens until the next sample does not count: the store is away, and nobody can take anything."""
+        self._since_us = None
+
     def tokens_per_s(self) -> float | None:
         """None while too little is known."""
         self._forget_before(self._clock() - MEMORY_US)
@@ -99,6 +103,11 @@ class LineSpeeds:
         self._by_model[model].remove(speed)
         if not self._by_model[model]:
             del self._by_model[model]
+
+    def pause(self) -> None:
+        for speeds in self._by_model.values():
+            for speed in speeds:
+                speed.pause()
 
     def sample(self, model: str, num_waiting: int) -> None:
         for speed in self._by_model.get(model, ()):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from admission.classes import PriorityClass
-from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
+from admission.queue import ClassRule, Entry, Offered, OfferResult, StoreUnavailable
 from admission.standing import WaitingOrderName, standing
 from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
@@ -26,11 +26,12 @@ from gateway.moves import Moves
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.streams import Stream, Streams
-from workers.wire import Job, ModelCard, TokenizerFiles, encode
+from workers.wire import Delivery, Job, ModelCard, TokenizerFiles, encode
 
 _FULL = {
     Offered.QUEUE_FULL: (Reason.QUEUE_FULL, "The queue is full."),
     Offered.QUEUE_TOKENS_FULL: (Reason.QUEUE_TOKENS_FULL, "The queue holds as many tokens as it may."),
+    Offered.CLASS_FULL: (Reason.CLASS_FULL, "As much waits of this class as may."),
 }
 
 
@@ -79,13 +80,15 @@ class Machinery:
         )
         offered_us = parts.clock()
         try:
-            result = await queue.offer(entry)
+            result = await queue.offer(entry, rule_of(parts.classes[request.class_name]))
         except StoreUnavailable:
             stream.cancel("the store did not answer the offer")
             raise _store_unavailable() from None
         except BaseException:
             stream.cancel("the offer was interrupted")
             raise
+        for shed in result.shed:
+            parts.relay.deliver(parts.relay.door_id, shed.origin, (_shed(shed.entry_id),))
         if result.outcome in _FULL:
             parts.streams.discard(stream)
             raise self._full(result, request.model)
@@ -176,6 +179,7 @@ class Machinery:
             tokens=tokens,
             payload=encode(job),
             tenant=request.tenant,
+            origin=job.origin,
         )
 
     def _predict(self, request: GenerationRequest, rank: int) -> float | None:
@@ -194,6 +198,22 @@ class Machinery:
         reason, message = _FULL[result.outcome]
         wait_s = self._parts.forecast.drain_s(model, result.waiting_tokens)
         return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
+
+
+def rule_of(cls: PriorityClass) -> ClassRule:
+    """What the queue is told of a class with each offer."""
+    return ClassRule(
+        max_requests=cls.max_waiting,
+        max_tokens=cls.max_waiting_tokens,
+        sheds=cls.sheds,
+        may_be_shed=cls.sheddable,
+        preempts=cls.preempts,
+    )
+
+
+def _shed(entry_id: str) -> Delivery:
+    """What the origin of an entry is told that was displaced in the queue. It was never started."""
+    return Delivery(sequence_id=entry_id, position=0, token_ids=(), finish="", error=Reason.SHED.value)
 
 
 def _store_unavailable() -> Refused:

@@ -20,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
-from admission.queue import Entry, Offered, OfferResult, StoreUnavailable
+from admission.queue import ClassRule, Entry, Offered, OfferResult, StoreUnavailable
 from admission.standing import older
 from gateway.backoff import Backoff
 from gateway.clock import Clock
@@ -40,6 +40,10 @@ from workers.wire import Job, decode, encode
 MOST_OFFER_S = 30.0
 """How long a store may be away before its clients are told: as long as they wait for a worker that nobody replaces."""
 
+_FULL = frozenset({Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL, Offered.CLASS_FULL})
+
+_Offer = Callable[[Entry, ClassRule], Awaitable[OfferResult]]
+
 _log = structlog.get_logger(__name__)
 
 
@@ -47,7 +51,7 @@ _log = structlog.get_logger(__name__)
 class _Move:
     stream: Stream
     entry: Entry
-    offer: Callable[[Entry], Awaitable[OfferResult]]
+    offer: _Offer
     since_us: int
 
 
@@ -64,6 +68,7 @@ class Moves:
         metrics: Metrics,
         clock: Clock,
         most_moves: int,
+        rules: Mapping[str, ClassRule],
     ) -> None:
         self._queues = queues
         self._streams = streams
@@ -72,6 +77,7 @@ class Moves:
         self._metrics = metrics
         self._clock = clock
         self._most_moves = most_moves
+        self._rules = rules
         self._pending: deque[_Move] = deque()
         self._stirred = asyncio.Event()
 
@@ -117,7 +123,7 @@ class Moves:
                 backoff.reset()
                 self._pending.popleft()
 
-    def _move(self, stream: Stream, offer: Callable[[Entry], Awaitable[OfferResult]]) -> None:
+    def _move(self, stream: Stream, offer: _Offer) -> None:
         self.stop(stream)
         entry = _entry_again(stream, self._clock())
         self._streams.continue_as(stream, entry)
@@ -128,9 +134,12 @@ class Moves:
     async def _offer(self, move: _Move) -> None:
         if not move.stream.is_open:
             return
-        outcome = (await move.offer(move.entry)).outcome
+        rule = replace(
+            self._rules[move.entry.class_name], sheds=False
+        )  # it was in the queue once, and displaces nobody
+        outcome = (await move.offer(move.entry, rule)).outcome
         _log.info("offered again", sequence=move.entry.entry_id, tokens=len(move.stream.output), outcome=outcome.value)
-        if outcome in {Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL}:
+        if outcome in _FULL:
             self._streams.cut(
                 move.stream, Reason.STORE_UNAVAILABLE, "The queue lost this request while it waited, and is full now."
             )

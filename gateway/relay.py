@@ -45,6 +45,7 @@ class Relay:
         unreachable_s: float = UNREACHABLE_S,
     ) -> None:
         self.address = ""
+        self.door_id = f"{gateway_id}/door"  # in whose name this gateway speaks of what no driver has
         self._gateway_id = gateway_id
         self._secret = secret
         self._streams = streams

@@ -19,7 +19,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from admission.presets import preset
+from admission.presets import preset, queue_order
 from admission.queue import QueueBounds, StoreUnavailable
 from admission.redis_client import check_server, connect
 from gateway.api_keys import ApiKeys
@@ -164,14 +164,17 @@ def _read_files(settings: GatewaySettings) -> tuple[ClassTable, ApiKeys]:
 
 
 def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
+    rule = preset(settings.preset)
     return AssemblyOptions(
         gateway_id=settings.gateway_id,
         relay_address=settings.relay,
         workers=settings.worker,
-        preset=preset(settings.preset),
-        bounds=QueueBounds(max_requests=settings.queue_requests, max_tokens=settings.queue_tokens),
+        preset=rule,
+        bounds=QueueBounds(
+            max_requests=settings.queue_requests, max_tokens=settings.queue_tokens, max_passes=rule.max_passes
+        ),
         classes=tuple(classes),
-        waiting_order=settings.waiting_order,
+        waiting_order=settings.waiting_order or queue_order(rule),
         secret=_read_secret(settings),
         token_budget=settings.token_budget,
         prefill_chunk=settings.prefill_chunk,

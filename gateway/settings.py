@@ -89,9 +89,10 @@ class ServingSettings(CommandSettings):
     max_queue_delay_ms: int = Field(
         0, ge=0, le=60_000, description="only `request-dynamic`: how long the first of a smaller batch waits for others"
     )
-    waiting_order: WaitingOrderName = Field(
-        WaitingOrderName.AGING,
-        description=f"order of the waiting queue, the same in all gateways: {', '.join(WaitingOrderName)}",
+    waiting_order: WaitingOrderName | None = Field(
+        None,
+        description="order of the waiting queue, the same in all gateways: "
+        f"{', '.join(WaitingOrderName)} (if not given: the preset's)",
     )
     classes: Annotated[Path, AfterValidator(_good_classes)] | None = Field(
         None,

@@ -1,91 +1,222 @@
-"""``sluicegate simulate``: run a scenario through the scheduler that serves, and print what it would have done.
+"""``sluicegate simulate``: run a scenario or an arrival trace through the scheduler that serves.
 
-The printed document is ``scheduler_trace.json``: termination, policy, trace and requests. ``--out DIR`` writes it there
-and its ``requests`` alone as ``request_summary.json``. Both are written beside their place and then renamed.
+A scenario prints ``scheduler_trace.json`` on stdout, its summary on stderr; a trace prints its summary. ``--compare``
+prints one table for several presets instead. ``--out DIR`` writes files, which appear only when all has succeeded; with
+``--compare`` each preset has a folder of its own in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
+from admission.machines import MACHINES, Machine
 from admission.presets import PRESETS
-from admission.scenario import ScenarioError, parse_scenario
-from admission.simulate import simulate
+from admission.scenario import Scenario, ScenarioError, with_policy
+from admission.summary import Summary
+from admission.trace_csv import PRIORITIES, TraceFile
+from gateway.simulate_arrivals import draw_arrivals
+from gateway.simulate_compare import comparison
+from gateway.simulate_cost import parse_cost
+from gateway.simulate_errors import InputError, OptionError
+from gateway.simulate_input import read_input
+from gateway.simulate_report import heading, in_force, policy_values, report
+from gateway.simulate_run import run_scenario, run_trace
+from gateway.simulate_settings import (
+    SCENARIO_SETTINGS,
+    TRACE_SETTINGS,
+    Setting,
+    parse_changes,
+    trace_setup,
+    trace_values,
+)
+from gateway.staging import Staging, staged
 
 BAD_INPUT = 2
-LARGEST_INPUT_BYTES = 64 * 1024 * 1024
+INTERRUPTED = 130
 
-
-class _InputError(Exception):
-    """The scenario cannot be read; the message is one line."""
+SCENARIO_PRESET = "tutorial"
+TRACE_PRESET = "sluicegate"
 
 
 def simulate_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code. Bad input gives one line on stderr and 2."""
     arguments = _parser().parse_args(argv)
     try:
-        scenario = parse_scenario(_read(arguments.scenario))
-        outcome = simulate(scenario, PRESETS[arguments.preset])
-        document = outcome.document()
-        if arguments.out is not None:
-            _write(arguments.out, {"scheduler_trace.json": document, "request_summary.json": document["requests"]})
-        print(_render(document))  # noqa: T201 - the command's output
-    except (ScenarioError, _InputError) as error:
-        print(f"sluicegate simulate: {arguments.scenario}: {_one_line(error)}", file=sys.stderr)  # noqa: T201 - as above
-        return BAD_INPUT
+        _simulate(arguments)
+        sys.stdout.flush()
+    except InputError as error:
+        return _refuse(f"{arguments.input}: {error}")
+    except OptionError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"sluicegate simulate: {_one_line(error)}", file=sys.stderr)  # noqa: T201 - as above
-        return BAD_INPUT
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
     return 0
 
 
+def _simulate(arguments: argparse.Namespace) -> None:
+    names = _presets(arguments)
+    machine = parse_cost(arguments.cost)
+    found = read_input(arguments.input)
+    with nullcontext() if arguments.out is None else staged(arguments.out) as staging:
+        if isinstance(found, Scenario):
+            _simulate_scenario(arguments, found, names or (SCENARIO_PRESET,), machine, staging)
+        else:
+            _simulate_trace(arguments, found, names or (TRACE_PRESET,), machine, staging)
+
+
+def _presets(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The presets asked for; none: the input's own default."""
+    if arguments.compare is None:
+        return () if arguments.preset is None else (arguments.preset,)
+    names = tuple(name.strip() for name in arguments.compare.split(","))
+    for name in names:
+        if name not in PRESETS:
+            raise OptionError(f"--compare: unknown preset {name!r}; known are {', '.join(PRESETS)}")
+    if len(set(names)) < len(names):
+        raise OptionError("--compare: a preset is named twice")
+    if arguments.preset is not None:
+        raise OptionError("--preset and --compare: give one of them")
+    return names
+
+
+def _simulate_scenario(
+    arguments: argparse.Namespace,
+    scenario: Scenario,
+    names: Sequence[str],
+    machine: Machine,
+    staging: Staging | None,
+) -> None:
+    if arguments.arrivals is not None:
+        raise OptionError("--arrivals is for traces: a scenario says when its requests arrive")
+    try:
+        scenario = with_policy(scenario, parse_changes(arguments.set, SCENARIO_SETTINGS))
+    except ScenarioError as error:
+        raise OptionError(f"--set: {error}") from None
+    runs = {
+        name: run_scenario(scenario, PRESETS[name], machine.cost, staging=staging, folder=_folder(name, names))
+        for name in names
+    }
+    policy = scenario.policy
+    title = f"{arguments.input.name}: {len(scenario.requests):,} requests"
+    rules = in_force(names, machine, policy_values(policy))
+    if arguments.compare is not None:
+        _print(title, rules, "", comparison({name: run.summary for name, run in runs.items()}))
+        return
+    (run,) = runs.values()
+    _print(run.document)
+    sys.stdout.flush()
+    text = report(run.summary, token_budget=policy.token_budget, kv_blocks=None, max_slots=policy.max_active)
+    print(title, rules, "", text, sep="\n", file=sys.stderr)  # noqa: T201 - stdout is the document's
+
+
+def _simulate_trace(
+    arguments: argparse.Namespace, found: TraceFile, names: Sequence[str], machine: Machine, staging: Staging | None
+) -> None:
+    if arguments.arrivals is not None:
+        found = found.at(draw_arrivals(arguments.arrivals, len(found.arrivals)))
+    elif not found.has_times:
+        raise InputError("no column arrival_s; say --arrivals burst or --arrivals poisson:RATE[,seed=N]")
+    changes = parse_changes(arguments.set, TRACE_SETTINGS)
+    setups = {name: trace_setup(PRESETS[name], machine, changes) for name in names}
+    for note in found.notes:
+        _say(f"{arguments.input}: note: {note}")
+    arrivals = found.in_order()
+    summaries: dict[str, Summary] = {}
+    for name, setup in setups.items():
+        summaries[name] = run_trace(arrivals, setup, staging=staging, folder=_folder(name, names))
+    values = [trace_values(PRESETS[name], machine, changes) for name in names]
+    title = heading(arguments.input.name, arrivals)
+    if arguments.compare is not None:
+        shared = {name: value for name, value in values[0].items() if all(value == other[name] for other in values)}
+        _print(title, in_force(names, machine, shared), "", comparison(summaries))
+        return
+    limits = setups[names[0]].limits
+    text = report(
+        summaries[names[0]],
+        token_budget=limits.token_budget,
+        kv_blocks=limits.kv_blocks,
+        max_slots=limits.max_slots,
+    )
+    _print(title, in_force(names, machine, values[0]), "", text)
+
+
+def _folder(name: str, names: Sequence[str]) -> str:
+    return f"{name}/" if len(names) > 1 else ""
+
+
+def _print(*parts: str) -> None:
+    print(*parts, sep="\n")  # noqa: T201 - the command's output
+
+
+def _say(sentence: str) -> None:
+    print(f"sluicegate simulate: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201 - as above
+
+
+def _refuse(sentence: str) -> int:
+    _say(sentence)
+    return BAD_INPUT
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line, like everything else here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_refuse(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sluicegate simulate",
-        description="Run a scenario through the scheduler and print scheduler_trace.json.",
+        description="Run a scenario or an arrival trace through the scheduler that serves.",
+        epilog=_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("scenario", type=Path, metavar="SCENARIO.json")
-    parser.add_argument("--preset", choices=tuple(PRESETS), default="tutorial", help="default: %(default)s")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="also write scheduler_trace.json and request_summary.json here"
+        "input", type=Path, metavar="INPUT", help="a scenario in JSON, or a trace in CSV (columns: see below)"
+    )
+    parser.add_argument(
+        "--preset",
+        choices=tuple(PRESETS),
+        metavar="P",
+        help=f"scheduling rule; default: {SCENARIO_PRESET} for a scenario, {TRACE_PRESET} for a trace",
+    )
+    parser.add_argument("--compare", metavar="P1,P2,…", help="one table for several presets, instead of --preset")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="set a limit (see below); may be repeated"
+    )
+    parser.add_argument(
+        "--cost", default="cpu-135m", metavar="COST", help="what an iteration costs; default: %(default)s"
+    )
+    parser.add_argument(
+        "--arrivals", metavar="WHEN", help="arrivals of a trace instead of its own: burst, or poisson:RATE[,seed=N]"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write the rows of all iterations and the requests here"
     )
     return parser
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_INPUT_BYTES + 1)
-    except OSError as error:
-        raise _InputError(error.strerror or str(error)) from error
-    if len(content) > LARGEST_INPUT_BYTES:
-        raise _InputError(f"larger than {LARGEST_INPUT_BYTES} bytes")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _InputError(f"not UTF-8: {error.reason} at byte {error.start}") from error
+def _epilog() -> str:
+    lines = [f"presets: {', '.join(PRESETS)}", "", "costs:"]
+    lines += [f"  {machine.name:<22}{machine.origin}" for machine in MACHINES.values()]
+    lines += ["  constant:MS           every iteration takes so many milliseconds"]
+    lines += ["  linear:NAME=N,...     base_ms, decode_us, prefill_us, kv_us_per_1k, swap_us; the rest as cpu-135m"]
+    lines += ["", "columns of a trace: arrival_s,prompt_tokens,output_tokens[,priority][,tenant]; others are ignored"]
+    lines += [f"priorities: {', '.join(PRIORITIES)}"]
+    return "\n".join(lines + _settings("trace", TRACE_SETTINGS) + _settings("scenario", SCENARIO_SETTINGS))
 
 
-def _write(folder: Path, documents: dict[str, Any]) -> None:
-    """All of them or, if writing fails, none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".simulate-") as scratch:
-        for name, document in documents.items():
-            (Path(scratch) / name).write_text(_render(document) + "\n", encoding="utf-8")
-        for name in documents:
-            (Path(scratch) / name).replace(folder / name)
-
-
-def _render(document: Any) -> str:
-    return json.dumps(document, indent=1)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _settings(kind: str, settings: Mapping[str, Setting]) -> list[str]:
+    return ["", f"--set for a {kind}:", *(f"  {name:<22}{setting.meaning}" for name, setting in settings.items())]

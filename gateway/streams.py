@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from admission.queue import Entry
 from gateway.clock import Clock
@@ -27,7 +27,7 @@ from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
-from gateway.forecast import WaitForecast
+from gateway.forecast import WaitForecast, retry_after_s
 from gateway.metrics import Metrics
 from workers.wire import Delivery
 
@@ -154,7 +154,7 @@ class Stream:
         if end is None:
             return Tokens(token_ids=token_ids)
         self._exhausted = True
-        return Tokens(token_ids=token_ids, finish=end.finish, error=end.error, message=end.message)
+        return replace(end, token_ids=token_ids)
 
 
 class Streams:
@@ -280,7 +280,7 @@ class Streams:
         if reason is Reason.WORKER_LOST:
             stream.lose()
         else:
-            self._close(stream, Tokens(token_ids=(), error=reason))
+            self._close(stream, _failed(stream, reason))
 
     def _fresh(self, stream: Stream, delivery: Delivery) -> tuple[int, ...]:
         """The tokens of ``delivery`` that are the next ones of ``stream``; the others are counted."""
@@ -314,6 +314,14 @@ class Streams:
             timer.cancel()
         if not self._open:
             self._none_open.set()
+
+
+def _failed(stream: Stream, reason: Reason) -> Tokens:
+    if reason is not Reason.SHED:
+        return Tokens(token_ids=(), error=reason)
+    wait_s = None if stream.forecast is None else stream.forecast.wait_s
+    message = "The queue was full, and a request of a better class took its place."
+    return Tokens(token_ids=(), error=reason, message=message, retry_after_s=retry_after_s(wait_s))
 
 
 def _reason(code: str) -> Reason:

@@ -51,6 +51,7 @@ def _read(name: str, value: Any, kind: type[AnyTable], wrong: list[str]) -> AnyT
         return kind.model_validate({key.replace("-", "_"): item for key, item in value.items()})
     except ValidationError as error:
         for item in error.errors(include_url=False, include_input=False):
-            field = str(item["loc"][0]).replace("_", "-")
-            wrong.append(f"{name}.{field}: {_PROBLEMS.get(item['type'], item['msg'].removeprefix('Input '))}")
+            place = ".".join([name, *(str(part).replace("_", "-") for part in item["loc"][:1])])
+            message = item["msg"].removeprefix("Input ").removeprefix("Value error, ")
+            wrong.append(f"{place}: {_PROBLEMS.get(item['type'], message)}")
         return None

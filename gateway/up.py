@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from gateway.console import Console
@@ -18,7 +18,7 @@ from gateway.logs import configure_logs
 from gateway.probe import Probe, first_unusable_port, redis_problem
 from gateway.settings import UpSettings
 from gateway.supervise import StartFailed
-from gateway.welcome import welcome
+from gateway.welcome import KEY_HEADER, welcome
 
 PROBE_EVERY_S = 0.2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,8 +42,14 @@ async def _up(settings: UpSettings) -> int:
     with run_directory() as run_dir:
         async with Probe(settings.host, ports) as probe:
             fleet = build_fleet(settings, run_dir, console.child_line)
-            model = settings.fake_worker or settings.model or "the model"
-            up = Up(fleet, probe, console, model=model, start_timeout_s=settings.start_timeout_s)
+            up = Up(
+                fleet,
+                probe,
+                console,
+                model=settings.served_model_name or settings.fake_worker or settings.model or "the model",
+                headers=() if settings.api_keys is None else (KEY_HEADER,),
+                start_timeout_s=settings.start_timeout_s,
+            )
             loop = asyncio.get_running_loop()
             for number in STOP_SIGNALS:
                 loop.add_signal_handler(number, up.interrupt)
@@ -51,14 +57,27 @@ async def _up(settings: UpSettings) -> int:
 
 
 class Up:
-    """One run of the command. ``interrupt`` asks for an orderly stop; asked again, it kills."""
+    """One run of the command. ``interrupt`` asks for an orderly stop; asked again, it kills.
 
-    def __init__(self, fleet: Fleet, probe: Probe, console: Console, *, model: str, start_timeout_s: float) -> None:
+    ``headers`` are what a client has to send along.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        probe: Probe,
+        console: Console,
+        *,
+        model: str,
+        start_timeout_s: float,
+        headers: Sequence[str] = (),
+    ) -> None:
         self._fleet = fleet
         self._probe = probe
         self._console = console
         self._model = model
         self._start_timeout_s = start_timeout_s
+        self._headers = headers
         self._stop = asyncio.Event()
         self._killed = False
         self._begun_s = asyncio.get_running_loop().time()
@@ -100,7 +119,7 @@ class Up:
             for service in self._fleet.services:
                 service.settle()
             model = await self._probe.model() or self._model
-            self._console.say(welcome(self._probe.addresses, model, self._elapsed_s()))
+            self._console.say(welcome(self._probe.addresses, model, self._elapsed_s(), self._headers))
 
     async def _wait_for(self, condition: Callable[[], Awaitable[bool]], stage: str) -> None:
         """Wait until ``condition`` holds or a stop is asked for. Raises ``StartFailed`` when it takes too long."""

@@ -22,24 +22,25 @@ end
 -- What was given to the driver and not yet received, in order, as rows of the reply. One that was withdrawn meanwhile is
 -- left out, unless it brings the news of a victim.
 local function undelivered(driver)
-  local rows, tokens = {}, 0
+  local rows = {}
   for _, id in ipairs(redis.call('ZRANGE', handed_by(driver), 0, -1)) do
     local entry = load_entry(id)
     if entry.cancelled and not entry.victim then
       finish(entry, 'withdrawn')
     else
-      tokens = tokens + entry.tokens
       rows[#rows + 1] = {
         id, entry.class, integer(entry.rank), integer(entry.arrival), integer(entry.score),
         entry.is_fixed and 'fixed' or 'head start', entry.lane, entry.account, integer(entry.tokens), entry.tenant,
-        redis.call('HGET', PAYLOADS, id), entry.victim or '',
+        entry.origin, redis.call('HGET', PAYLOADS, id), entry.victim or '',
       }
     end
   end
-  return rows, tokens
+  return rows
 end
 
+local function is_woken(driver) return redis.call('LLEN', inbox_of(driver)) > 0 end
+
 local function wake(driver)
-  if redis.call('LLEN', inbox_of(driver)) == 0 then redis.call('RPUSH', inbox_of(driver), 'wake') end
+  if not is_woken(driver) then redis.call('RPUSH', inbox_of(driver), 'wake') end
   keep(inbox_of(driver))
 end

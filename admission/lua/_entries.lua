@@ -9,16 +9,16 @@
 -- An entry lies in exactly one place: in a line ('waiting': one that all drivers share, 'paused': its driver's own), where
 -- it counts towards the bounds, or with a driver ('handed': receipt not yet known, 'held': received), where it does not.
 
-local ENTRIES, PAYLOADS, WAITING, LINES, LANES, TOTALS, WANTS, BEATS = unpack(KEYS, 1, 8)
+local ENTRIES, PAYLOADS, WAITING, LINES, LANES, SHEDDABLE, TOTALS, WANTS, BEATS = unpack(KEYS, 1, 9)
 local MAX_PASSES = tonumber(ARGV[2])
 
-local function turns_in(lane) return KEYS[9] .. lane end
-local function idle_in(lane) return KEYS[10] .. lane end
-local function handed_by(driver) return KEYS[11] .. driver end
-local function held_by(driver) return KEYS[12] .. driver end
-local function paused_by(driver) return KEYS[13] .. driver end
-local function inbox_of(driver) return KEYS[14] .. driver end
-local function mark_of(id) return KEYS[15] .. id end
+local function turns_in(lane) return KEYS[10] .. lane end
+local function idle_in(lane) return KEYS[11] .. lane end
+local function handed_by(driver) return KEYS[12] .. driver end
+local function held_by(driver) return KEYS[13] .. driver end
+local function paused_by(driver) return KEYS[14] .. driver end
+local function inbox_of(driver) return KEYS[15] .. driver end
+local function mark_of(id) return KEYS[16] .. id end
 
 local function integer(number) return string.format('%.0f', number) end -- tostring() would round microseconds
 
@@ -44,7 +44,7 @@ end
 local function keep(key) redis.call('PEXPIRE', key, QUEUE_TTL_MS) end
 
 local function renew()
-  for index = 1, 8 do keep(KEYS[index]) end
+  for index = 1, 9 do keep(KEYS[index]) end
   for _, lane in ipairs(redis.call('HKEYS', LANES)) do
     keep(turns_in(lane))
     keep(idle_in(lane))

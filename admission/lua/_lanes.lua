@@ -11,10 +11,13 @@ local function line_name(lane, account)
   return #lane .. ':' .. lane .. #account .. ':' .. account
 end
 
-local function name_in_lane(entry)
+-- Score, number and id as a name: names sort as scores do, negative ones too.
+local function order_name(entry)
   local score = entry.score < 0 and '0' .. digits(2 ^ 53 + entry.score) or '1' .. digits(entry.score)
-  return line_name(entry.lane, entry.account) .. score .. digits(entry.number) .. ':' .. entry.id
+  return score .. digits(entry.number) .. ':' .. entry.id
 end
+
+local function name_in_lane(entry) return line_name(entry.lane, entry.account) .. order_name(entry) end
 
 -- The entry at `index` of a line: its id, and its number in digits.
 local function at_in_line(line, index)

@@ -9,12 +9,16 @@ local function count(entry, sign)
   add('tokens', sign * entry.tokens)
   add('bytes', sign * entry.bytes)
   add('class:' .. entry.class, sign)
+  add('class_tokens:' .. entry.class, sign * entry.tokens)
 end
 
 -- Equal scores go by arrival number: Redis orders them by name, so the name begins with it.
 local function name_in_line(entry) return digits(entry.number) .. ':' .. entry.id end
 
 local function id_in_line(name) return string.sub(name, 18) end -- after sixteen digits and a colon
+
+-- Among what may be shed, entries are sorted by rank, then as in a line. What was given out before is not among it.
+local function name_to_shed(entry) return digits(entry.rank) .. order_name(entry) end
 
 -- Into its lane, or the line of the driver to which a paused sequence stays pinned.
 local function join(entry, driver)
@@ -23,6 +27,10 @@ local function join(entry, driver)
   redis.call('ZADD', line, integer(entry.score), name_in_line(entry))
   keep(line)
   if not driver then join_lane(entry) end
+  if not driver and entry.may_be_shed and not entry.charged then
+    redis.call('ZADD', SHEDDABLE, 0, name_to_shed(entry))
+    keep(SHEDDABLE)
+  end
   count(entry, 1)
   save(entry)
 end
@@ -38,6 +46,7 @@ local function detach(entry)
     count(entry, -1)
   else
     redis.call('ZREM', WAITING, name_in_line(entry))
+    redis.call('ZREM', SHEDDABLE, name_to_shed(entry))
     leave_lane(entry)
     count(entry, -1)
   end
@@ -49,10 +58,21 @@ local function drop(entry)
   redis.call('HDEL', PAYLOADS, entry.id)
 end
 
--- Drop it, and remember for a while how it answered. `ending` is 'settled', 'withdrawn' or 'lost'.
+-- Remember for a while how an entry answered, how it ended, and what it had shed.
+local function mark(id, answer, ending, shed)
+  local packed = cmsgpack.pack({answer = answer, ending = ending, shed = shed})
+  redis.call('SET', mark_of(id), packed, 'PX', MARK_TTL_MS)
+end
+
+local function load_mark(id)
+  local packed = redis.call('GET', mark_of(id))
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
+-- Drop it and leave a mark. `ending` is 'settled', 'withdrawn', 'shed' or 'lost'.
 local function finish(entry, ending)
   drop(entry)
-  redis.call('SET', mark_of(entry.id), entry.answer .. ':' .. ending, 'PX', MARK_TTL_MS)
+  mark(entry.id, entry.answer, ending, entry.shed)
 end
 
 -- From a driver back into a line, unless nobody wants it any more.
@@ -78,10 +98,13 @@ end
 
 -- What a claim of this driver looks at, one entry a call. Of what comes next in each lane, and in the driver's own line,
 -- the best score goes first: its own score, so that an old entry of an account that must wait does not lend its age to
--- others.
-local function walk_for(driver)
+-- others. With `classes` (a table by name) the lanes of all others are left out; what all classes share may still bring
+-- entries of others.
+local function walk_for(driver, classes)
   local walks = {walk_paused(driver)}
-  for _, lane in ipairs(redis.call('HKEYS', LANES)) do walks[#walks + 1] = walk_lane(lane) end
+  for _, lane in ipairs(redis.call('HKEYS', LANES)) do
+    if not classes or classes[lane] or lane == COMMON_LANE then walks[#walks + 1] = walk_lane(lane) end
+  end
   local fronts = {}
   for index, walk in ipairs(walks) do fronts[index] = walk() or false end
   return function()

@@ -4,38 +4,47 @@ local function has_room(want, tokens)
   return want.slots > 0 and (not want.kv_tokens or tokens <= want.kv_tokens)
 end
 
--- A slot and room for `tokens` are taken.
-local function take_room(want, tokens)
+-- A slot is taken, with room for `tokens`, by an entry of `class`.
+local function take_room(want, tokens, class)
   want.slots = math.max(0, want.slots - 1)
   want.kv_tokens = want.kv_tokens and want.kv_tokens - tokens
+  local shortage = (want.short[class] or 0) - 1
+  want.short[class] = shortage > 0 and shortage or nil
 end
 
 -- The sequence that `newcomer`, which has no room, may displace: of a worse class and of a worse score, held by the driver
 -- and still wanted, and returning enough.
 local function victim_for(newcomer, driver, want)
   local weakest = want.weakest
-  if not weakest or newcomer.rank >= weakest.rank or newcomer.score >= weakest.score then return nil end
+  if not weakest or not newcomer.preempts or newcomer.rank >= weakest.rank or newcomer.score >= weakest.score then return nil end
   local victim = load_entry(weakest.id)
   if not victim or victim.place ~= 'held' or victim.driver ~= driver or victim.cancelled then return nil end
   if want.kv_tokens and newcomer.tokens > want.kv_tokens + victim.tokens then return nil end
   return victim
 end
 
--- What a claim of the driver would be given next: {entry, the entries passed over, the victim of an exchange}; nil for
--- nothing.
-local function choose(driver, want)
-  if want.slots == 0 and not want.weakest then return nil end
-  local walk, passed = walk_for(driver), {}
+-- The first entry that has room, or the very first in exchange; of `classes` only, if given.
+local function first(driver, want, classes)
+  local walk, passed = walk_for(driver, classes), {}
   for _ = 1, LOOK_AHEAD do
     local entry = walk()
     if not entry then return nil end
-    if has_room(want, entry.tokens) then return {entry = entry, passed = passed} end
-    local victim = #passed == 0 and victim_for(entry, driver, want)
-    if victim then return {entry = entry, passed = passed, victim = victim} end
-    if want.slots == 0 or entry.passes >= MAX_PASSES then return nil end
-    passed[#passed + 1] = entry
+    if not classes or classes[entry.class] then
+      if has_room(want, entry.tokens) then return {entry = entry, passed = passed} end
+      local victim = #passed == 0 and victim_for(entry, driver, want)
+      if victim then return {entry = entry, passed = passed, victim = victim} end
+      if want.slots == 0 or entry.passes >= MAX_PASSES then return nil end
+      passed[#passed + 1] = entry
+    end
   end
   return nil
+end
+
+-- What a claim of the driver would be given next: {entry, the entries passed over, the victim of an exchange}; nil for
+-- nothing. Classes that are short of slots come first.
+local function choose(driver, want)
+  if want.slots == 0 and not want.weakest then return nil end
+  return next(want.short) and first(driver, want, want.short) or first(driver, want)
 end
 
 -- Give the driver what was chosen for it. A victim goes into its line.
@@ -51,7 +60,7 @@ local function give(choice, driver, want)
   redis.call('ZADD', handed_by(driver), next_number(), entry.id)
   keep(handed_by(driver))
   save(entry)
-  take_room(want, entry.tokens)
+  take_room(want, entry.tokens, entry.class)
   if victim then
     put_back(victim, driver)
     want.slots, want.weakest = 0, nil -- what room is left, the driver must say
@@ -74,7 +83,8 @@ end
 
 -- Wake every driver whose claim would now give it something: the lines have changed.
 local function wake_claimants()
+  if total('requests') == 0 then return end
   for _, driver in ipairs(redis.call('HKEYS', WANTS)) do
-    if choose(driver, want_of(driver)) then wake(driver) end
+    if not is_woken(driver) and choose(driver, want_of(driver)) then wake(driver) end
   end
 end

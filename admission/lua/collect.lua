@@ -1,5 +1,5 @@
 -- collect: what was handed to a driver since its last call. Its standing want lives on.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, then the ids that the driver received since its last call
 -- Result: rows as of claim.lua
 
@@ -12,4 +12,4 @@ if want then
   want.expires = now_us() + WANT_LEASE_US
   set_want(driver, want)
 end
-return (undelivered(driver))
+return undelivered(driver)

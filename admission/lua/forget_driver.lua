@@ -1,6 +1,6 @@
 -- forget_driver: the driver is gone. What it never received and what it had paused goes to the shared lines, past the bounds
 --   if need be; what it had received is dropped and marked as lost: its origin offers it again, under another id.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, the beat at which it fell silent ('' to forget it in any case), then the ids that the driver
 --   received since its last call
 -- Result: 'forgotten', or 'alive' when it has been heard of since

@@ -1,6 +1,6 @@
 -- give_back: the driver had to pause these sequences. They wait in its own line with their old scores, past the bounds if
 --   need be; a driver that gives back has no room, so its standing want ends.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, ids
 -- Result: 'given_back'
 

@@ -1,7 +1,7 @@
 -- reconcile: find out whether keys of the queue were lost from among the others (evicted, deleted, expired). What is left
 --   then cannot be trusted: the queue begins anew, empty. Drivers run on what they have, and origins offer again what they
 --   wait for.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes
 -- Result: 'whole', or 'begun anew'
 
@@ -41,5 +41,5 @@ for _, driver in ipairs(drivers) do
   redis.call('DEL', handed_by(driver), held_by(driver), paused_by(driver), inbox_of(driver))
 end
 for _, lane in ipairs(lanes) do redis.call('DEL', turns_in(lane), idle_in(lane)) end
-redis.call('DEL', unpack(KEYS, 1, 8))
+redis.call('DEL', unpack(KEYS, 1, 9))
 return 'begun anew'

@@ -1,5 +1,5 @@
 -- settle: these sequences of the driver have ended. Ids that it does not hold (any more) change nothing.
--- KEYS 15: those of admission/keys.py, in its order
+-- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, ids
 -- Result: 'settled'
 

@@ -164,7 +164,9 @@ class Harness:
                     places.remove(ended.sequence_id)
         for paused in step.paused:
             assert paused.sequence_id not in self.ended, "a pause was told of a sequence that ended"
-            assert paused.reason is not PauseReason.KV or self.preset.kv_victim, "reserved memory ran out"
+            if paused.reason is PauseReason.KV:
+                assert self.preset.kv_victim, "reserved memory ran out"
+                assert self.specs[paused.sequence_id].class_name not in self.limits.unpreemptible
             self.paused.append(paused.sequence_id)
             self.pauses[paused.sequence_id] = self.pauses.get(paused.sequence_id, 0) + 1
         if step.plan is not None:

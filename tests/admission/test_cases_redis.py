@@ -10,15 +10,16 @@ import redis.asyncio
 
 from admission.classes import BATCH, INTERACTIVE, PriorityClass
 from admission.keys import QueueKeys
-from admission.queue import Asked, Entry, Offered, QueueBounds, QueueStats
+from admission.queue import Asked, ClassRule, Entry, Offered, QueueBounds, QueueStats
 from admission.redis_queue import RedisQueue
 from admission.standing import HeadStart, Standing
 
 DRIVER = "g0/w0"
 KEYS = QueueKeys.of("m")
 OF_DRIVER, OF_LANE = ("handed", "held", "paused", "inbox"), ("turns", "idle")
-HARMLESS = {"wants", "beats", "inbox", "idle", "mark"}
-"""Without these nothing that waits or runs is lost: drivers say again what they want, and that they live."""
+HARMLESS = {"sheddable", "wants", "beats", "inbox", "idle", "mark"}
+"""Without these nothing that waits or runs is lost: drivers say again what they want, and that they live, and
+what waits is served, although nobody can displace it any more."""
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ async def fill(queue: RedisQueue) -> None:
     await queue.claim(DRIVER, Asked(slots=3))
     await queue.claim(DRIVER, Asked(slots=0))
     await queue.give_back(DRIVER, ["started2"])
-    await queue.offer(entry("waits", BATCH))
+    await queue.offer(entry("waits", BATCH), ClassRule(may_be_shed=True))
     await queue.offer(entry("waits too", INTERACTIVE))
     await queue.settle(DRIVER, ["started1"])
     await queue.claim("g1/w1", Asked(slots=1))

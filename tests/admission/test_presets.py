@@ -8,7 +8,7 @@ import pytest
 
 from admission.events import EndReason, Finished, FinishReason, Reported
 from admission.limits import Limits
-from admission.presets import PRESETS, SARATHI, KvAdmission, PrefillRule, Preset, preset
+from admission.presets import PRESETS, SARATHI, KvAdmission, PrefillRule, Preset, preset, queue_order
 from tests.admission.drive import Harness, make_spec
 
 DESIGN = [
@@ -160,3 +160,11 @@ def test_one_that_fails_among_sixteen_leaves_the_others_alone(value: Preset) -> 
     harness.run_until_idle()
     reasons = [harness.ended[f"s{n:02}"].reason for n in range(16)]
     assert reasons == [EndReason.LENGTH] * 7 + [EndReason.FAILED] + [EndReason.LENGTH] * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [("sluicegate", "aging"), ("vllm-v1", "priority"), ("orca", "fcfs"), ("tutorial", "fcfs")]
+)
+def test_the_queue_behind_a_preset_has_its_order(name: str, order: str) -> None:
+    """A store that sorted otherwise would hand over in an order that the engine never had."""
+    assert queue_order(preset(name)) == order

@@ -25,7 +25,7 @@ from admission.classes import SECOND_US, PriorityClass
 from admission.events import Weakest
 from admission.keys import WANT_LEASE_US, QueueKeys
 from admission.memory_queue import MemoryQueue
-from admission.queue import Asked, Claim, Entry, QueueBounds
+from admission.queue import Asked, Claim, ClassRule, Entry, QueueBounds
 from admission.redis_client import connect
 from admission.redis_queue import RedisQueue
 from admission.standing import WaitingOrderName, standing
@@ -49,6 +49,12 @@ NUM_LONG_PAUSES = 15  # the marks of ended entries outlive them all
 drivers = st.sampled_from(DRIVERS)
 backwards = st.integers(0, 7)  # which of the last ones
 rooms = st.none() | st.integers(0, 10)
+Short = tuple[tuple[str, int], ...]
+shortages = st.just(()) | st.lists(
+    st.tuples(st.sampled_from([cls.name for cls in CLASSES]), st.integers(0, 2)),
+    unique_by=lambda one: one[0],
+    max_size=2,
+).map(tuple)
 models = itertools.count()
 
 
@@ -61,8 +67,17 @@ class Offering:
     tokens: int
     num_bytes: int
     deadline_in_us: int | None
+    rule: ClassRule
 
 
+rules = st.builds(
+    ClassRule,
+    max_requests=st.none() | st.integers(0, 3),
+    max_tokens=st.none() | st.integers(4, 9),
+    sheds=st.booleans(),
+    may_be_shed=st.booleans(),
+    preempts=st.booleans() | st.just(True),
+)
 offerings = st.builds(
     Offering,
     cls=st.sampled_from(CLASSES),
@@ -70,6 +85,7 @@ offerings = st.builds(
     tokens=st.integers(1, 5),
     num_bytes=st.integers(0, 3),
     deadline_in_us=st.none() | st.integers(0, 3 * SECOND_US),
+    rule=st.just(ClassRule(sheds=True, may_be_shed=True)) | rules,
 )
 
 
@@ -84,6 +100,7 @@ class Stores(RuleBasedStateMachine):
         self.now_us = WALL_US
         self.long_pauses = 0
         self.entries: list[Entry] = []
+        self.rules: dict[str, ClassRule] = {}
         self.has: dict[str, dict[str, Claim]] = {driver: {} for driver in DRIVERS}
 
     @initialize(
@@ -133,7 +150,10 @@ class Stores(RuleBasedStateMachine):
     @rule(wanted=offerings)
     def offer_past_bounds(self, wanted: Offering) -> None:
         entry = self.new_entry(wanted)
-        self.both(self.memory.offer_past_bounds(entry, self.now_us), lambda: self.redis.offer_past_bounds(entry))
+        self.both(
+            self.memory.offer_past_bounds(entry, self.now_us, wanted.rule),
+            lambda: self.redis.offer_past_bounds(entry, wanted.rule),
+        )
 
     def new_entry(self, one: Offering) -> Entry:
         entry = Entry(
@@ -150,7 +170,9 @@ class Stores(RuleBasedStateMachine):
             tokens=one.tokens,
             payload=bytes(range(one.num_bytes)),
             tenant=one.tenant,
+            origin=f"tcp:{one.tenant}",
         )
+        self.rules[entry.entry_id] = one.rule
         self.entries.append(entry)
         return entry
 
@@ -160,18 +182,19 @@ class Stores(RuleBasedStateMachine):
         self.offer_to_both(self.entries[-1 - back % len(self.entries)])
 
     def offer_to_both(self, entry: Entry) -> None:
-        self.both(self.memory.offer(entry, self.now_us), lambda: self.redis.offer(entry))
+        rule = self.rules[entry.entry_id]
+        self.both(self.memory.offer(entry, self.now_us, rule), lambda: self.redis.offer(entry, rule))
 
-    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=rooms)
-    def claim(self, driver: str, slots: int, kv_tokens: int | None) -> None:
-        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens))
+    @rule(driver=drivers, slots=st.integers(1, 4), kv_tokens=rooms, short=shortages)
+    def claim(self, driver: str, slots: int, kv_tokens: int | None, short: Short) -> None:
+        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, short=short))
 
     @precondition(lambda self: any(self.has.values()))
-    @rule(back=backwards, slots=st.integers(0, 2), kv_tokens=rooms)
-    def claim_in_exchange(self, back: int, slots: int, kv_tokens: int | None) -> None:
+    @rule(back=backwards, slots=st.integers(0, 2), kv_tokens=rooms, short=shortages)
+    def claim_in_exchange(self, back: int, slots: int, kv_tokens: int | None, short: Short) -> None:
         driver, held = self.some_held(back)
         weakest = Weakest(sequence_id=held.entry.entry_id, rank=held.entry.rank, score=held.score)
-        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, weakest=weakest))
+        self.claim_from_both(driver, Asked(slots=slots, kv_tokens=kv_tokens, weakest=weakest, short=short))
 
     @rule(driver=drivers)
     def next_handed(self, driver: str) -> None:
@@ -342,12 +365,20 @@ def some_offering(choose: random.Random) -> Offering:
         tokens=choose.randint(1, 5),
         num_bytes=choose.randint(0, 3),
         deadline_in_us=choose.choice((None, SECOND_US, 2 * SECOND_US)),
+        rule=ClassRule(
+            max_requests=choose.choice((None, None, 2)),
+            max_tokens=choose.choice((None, None, 8)),
+            sheds=choose.random() < 0.7,
+            may_be_shed=choose.random() < 0.7,
+            preempts=choose.random() < 0.9,
+        ),
     )
 
 
 def perform(act: str, stores: Stores, choose: random.Random) -> None:
     """One act with arguments by chance; time passes instead where there is nothing to act on."""
     driver, back = choose.choice(DRIVERS), choose.randrange(8)
+    short = choose.choice(((), (), ((choose.choice(CLASSES).name, choose.randint(1, 2)),)))
     held, offered = any(stores.has.values()), bool(stores.entries)
     possible: dict[str, tuple[bool, Callable[[], None]]] = {
         "offer": (
@@ -356,10 +387,10 @@ def perform(act: str, stores: Stores, choose: random.Random) -> None:
         ),
         "offer again": (offered, lambda: stores.offer_again(back)),
         "offer past bounds": (True, lambda: stores.offer_past_bounds(some_offering(choose))),
-        "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)))),
+        "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)), short)),
         "claim in exchange": (
             held,
-            lambda: stores.claim_in_exchange(back, choose.choice((0, 0, 1)), choose.choice((None, 0, 2))),
+            lambda: stores.claim_in_exchange(back, choose.choice((0, 0, 1)), choose.choice((None, 0, 2)), short),
         ),
         "next handed": (True, lambda: stores.next_handed(driver)),
         "withdraw": (offered, lambda: stores.withdraw(back)),

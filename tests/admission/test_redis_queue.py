@@ -24,6 +24,7 @@ from admission.keys import QueueKeys
 from admission.queue import (
     Asked,
     Claim,
+    ClassRule,
     Entry,
     Offered,
     QueueBounds,
@@ -445,6 +446,40 @@ async def test_a_redis_without_memory_still_passes_over_and_exchanges(
     await client.aclose()
 
 
+async def test_a_redis_without_memory_sheds_nobody(own_redis: RedisServer, open_queue: Opener) -> None:
+    """The newcomer is refused before it changed anything; who it would have displaced waits on."""
+    queue = open_queue(own_redis.url)
+    for number in range(BOUND):
+        await queue.offer(entry(f"e{number}"), ClassRule(may_be_shed=True))
+    client = connect(own_redis.url)
+    await client.config_set("maxmemory", 1)
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))
+    assert (await queue.stats()).by_class == (("batch", BOUND),)
+    await client.config_set("maxmemory", 0)
+    shed = (await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))).shed
+    assert [one.entry_id for one in shed] == [f"e{BOUND - 1}"]
+    await client.aclose()
+
+
+async def test_an_offer_whose_reply_was_lost_still_names_what_it_shed(
+    redis_server: RedisServer, queue: RedisQueue, open_queue: Opener, run_dir: Path
+) -> None:
+    """Else nobody would tell the clients of what was displaced."""
+    async with RedisProxy(socket=run_dir / "proxy.sock", redis_socket=redis_server.socket).running() as proxy:
+        gateway = open_queue(proxy.url)
+        for number in range(BOUND):
+            await queue.offer(entry(f"e{number}"), ClassRule(may_be_shed=True))
+        await gateway.stats()
+        proxy.loses_replies = True
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gateway.offer(entry("high", INTERACTIVE), ClassRule(sheds=True)), NO_REPLY_S)
+        proxy.loses_replies = False
+        again = await gateway.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))
+        assert [one.entry_id for one in again.shed] == [f"e{BOUND - 1}"]
+        assert (await queue.stats()).requests == BOUND
+
+
 async def test_a_full_queue_says_so_also_without_memory(own_redis: RedisServer, open_queue: Opener) -> None:
     """A refusal writes nothing, so nothing can be refused to it."""
     queue = open_queue(own_redis.url)
@@ -506,3 +541,13 @@ async def test_a_driver_that_leaves_gives_up_what_it_never_received_and_what_it_
     await queue.forget_driver(DRIVER)
     assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=5))) == ["paused"]
     assert (await queue.withdraw("held")).outcome is Withdrawn.UNKNOWN
+
+
+async def test_what_has_started_is_not_shed_after_its_driver_left(queue: RedisQueue) -> None:
+    """It waits with all others then, but its client has tokens already."""
+    for number in range(BOUND):
+        await queue.offer(entry(f"e{number}"), ClassRule(may_be_shed=True))
+    started = ids(await queue.claim(DRIVER, Asked(slots=BOUND)))
+    await queue.give_back(DRIVER, started)
+    await queue.forget_driver(DRIVER)
+    assert (await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))).outcome is Offered.QUEUE_FULL

@@ -340,3 +340,46 @@ def test_budgets_below_the_slots_are_refused() -> None:
     """Every slot decodes in every iteration, so the budget must hold one token for each."""
     with pytest.raises(ValueError, match="token_budget"):
         Scheduler(replace(LIMITS, token_budget=1), TUTORIAL)
+
+
+def test_a_class_is_short_of_what_it_is_guaranteed_and_lends_the_rest() -> None:
+    """The store serves who is short first; nobody keeps slots empty for a class that does not come."""
+    limits = replace(LIMITS, max_slots=4, token_budget=8, guaranteed_slots=(("class0", 2), ("class2", 1)))
+    harness = Harness(limits, SLUICEGATE)
+    step = harness.claim(*(make_spec(f"batch{n}", rank=2, score=9, output=9) for n in range(4)))
+    assert (step.want.slots, step.want.short) == (0, (("class0", 2),))
+    step = harness.exchange(make_spec("urgent", rank=0, output=9), "batch0")
+    assert step.want.short == (("class0", 1),)
+    harness.run_until_idle()
+    assert harness.step().want.short == (("class0", 2), ("class2", 1))
+
+
+def test_nobody_is_displaced_from_a_guaranteed_slot() -> None:
+    """A guarantee that ends when somebody better comes is none."""
+    limits = replace(LIMITS, max_slots=2, token_budget=8, guaranteed_slots=(("class2", 1),))
+    harness = Harness(limits, SLUICEGATE)
+    step = harness.claim(*(make_spec(f"batch{n}", rank=2, score=9, output=9) for n in range(2)))
+    assert step.want.weakest is not None
+    step = harness.exchange(make_spec("urgent", rank=0, output=9), step.want.weakest.sequence_id)
+    assert step.want.weakest is not None
+    assert step.want.weakest.sequence_id == "urgent"
+    harness.run_until_idle()
+
+
+def test_a_class_that_is_never_preempted_starts_with_all_its_memory_and_runs_to_its_end() -> None:
+    """For slots and for memory alike: whatever comes, it goes on."""
+    limits = replace(LIMITS, max_slots=4, kv_blocks=8, block_size=4, unpreemptible=("class2",))
+    harness = Harness(limits, SLUICEGATE)
+    harness.claim(make_spec("kept", rank=2, score=9, prompt=4, output=13, expected=1))
+    step = harness.claim(*(make_spec(f"other{n}", rank=1, prompt=4, output=12, expected=1) for n in range(3)))
+    assert step.want.weakest is None or step.want.weakest.sequence_id != "kept"
+    harness.run_until_idle()
+    assert "kept" not in harness.pauses
+    assert sum(harness.pauses.values()) > 0
+
+
+@pytest.mark.parametrize("guaranteed", [(("class0", 3), ("class1", 2)), (("class0", -1),)])
+def test_guarantees_that_cannot_be_kept_are_refused(guaranteed: tuple[tuple[str, int], ...]) -> None:
+    """More slots than there are cannot be promised."""
+    with pytest.raises(ValueError, match="guaranteed_slots"):
+        Scheduler(replace(LIMITS, max_slots=4, token_budget=8, guaranteed_slots=guaranteed), SLUICEGATE)

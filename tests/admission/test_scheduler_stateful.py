@@ -44,9 +44,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         chunk=st.one_of(st.none(), st.integers(1, 5)),
         blocks=st.one_of(st.none(), st.integers(3, 12)),
         gathering=st.tuples(st.lists(st.integers(1, 5), max_size=2), st.integers(0, 9)),
+        unpreemptible=st.sampled_from([(), (), ("class0",), ("class2",)]),
     )
     def begin(
-        self, slots: int, spare_budget: int, chunk: int | None, blocks: int | None, gathering: tuple[list[int], int]
+        self,
+        *,
+        slots: int,
+        spare_budget: int,
+        chunk: int | None,
+        blocks: int | None,
+        gathering: tuple[list[int], int],
+        unpreemptible: tuple[str, ...],
     ) -> None:
         limits = Limits(
             max_slots=slots,
@@ -57,6 +65,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             preferred_sizes=tuple(gathering[0]),
             max_queue_delay_us=gathering[1],
             max_in_flight=self.depth,
+            guaranteed_slots=(("class1", 1),),
+            unpreemptible=unpreemptible,
         )
         self.first_limits = limits
         self.harness = Harness(limits, PRESETS[self.preset], self.progress)

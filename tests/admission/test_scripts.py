@@ -28,14 +28,14 @@ def test_every_script_file_declares_its_keys() -> None:
 
 def test_a_wrong_key_count_is_refused() -> None:
     """It would read one key as another."""
-    with pytest.raises(ScriptError, match=r"offer.lua declares 15 keys, 3 are passed"):
+    with pytest.raises(ScriptError, match=r"offer.lua declares 16 keys, 3 are passed"):
         load_script("offer", num_keys=3)
 
 
 def test_a_file_without_a_header_is_refused() -> None:
     """The shared part is no act of its own."""
     with pytest.raises(ScriptError, match="does not open with its name"):
-        load_script("_entries", num_keys=15)
+        load_script("_entries", num_keys=16)
 
 
 async def test_a_redis_that_lost_its_scripts_is_given_them_again(redis_client: redis.asyncio.Redis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import openai
 import pytest
@@ -120,7 +121,23 @@ def test_requests_that_are_open_count_across_a_reload() -> None:
     assert refused.value.reason is Reason.TENANT_LIMIT
     with known.admitted(caller):
         pass
-    assert not known._open_requests
+    assert known.num_open == 0
+
+
+def test_who_has_too_many_is_told_when_one_may_end() -> None:
+    """Four that took 40 s each, begun at different times: the next ends in about ten."""
+    now_us = [0]
+    known = ApiKeys(lambda: [key(max_concurrent=4)], clock=lambda: now_us[0])
+    caller = known.identify(f"Bearer {SECRET}")
+    with known.admitted(caller):
+        now_us[0] += 40_000_000
+    with ExitStack() as four:
+        for _ in range(4):
+            four.enter_context(known.admitted(caller))
+        with pytest.raises(Refused) as refused, known.admitted(caller):
+            pass
+    assert refused.value.retry_after_s is not None
+    assert 10 <= refused.value.retry_after_s <= 13
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -196,7 +213,7 @@ async def test_a_key_has_at_most_its_share_at_once(serve: ServeGateway) -> None:
     assert gateway.dispatcher.hold_submit is not None
     gateway.dispatcher.hold_submit.set()
     assert await asyncio.gather(held[1], *others) == [200] * 4
-    await wait_until(lambda: not known._open_requests, "nothing is counted any more")
+    await wait_until(lambda: known.num_open == 0, "nothing is counted any more")
 
 
 async def test_the_log_names_the_tenant_and_never_the_key(serve: ServeGateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,16 +14,19 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from admission.classes import BATCH, INTERACTIVE, STANDARD
 from admission.estimate import LEAST_SAMPLES
-from admission.keys import MODEL_PREFIX
+from admission.keys import MODEL_PREFIX, QueueKeys
 from admission.presets import PRESETS, SLUICEGATE, KvAdmission
 from admission.queue import QueueBounds
 from gateway.clock import monotonic_us
+from gateway.dispatch import Tokens
 from gateway.driver import Driver
 from gateway.errors import Reason, Refused
 from gateway.forecast import DriverSpeed
 from gateway.redis_server import RedisServer
-from tests.gateway.small_cluster import is_idle, member, nothing_waits, read_all, request
+from gateway.streams import Stream
+from tests.gateway.small_cluster import Member, is_idle, member, nothing_waits, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake_script import Echo, FakeScript, Text
@@ -259,6 +263,36 @@ async def test_a_wait_beyond_the_deadline_is_refused_once_the_line_has_been_meas
     await peer.kill()
 
 
+async def test_whenever_deadlines_pass_each_request_ends_once_and_nothing_is_left(
+    url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any
+) -> None:
+    """Offered, handed, claimed, running, finishing: an end may cross any of these, on either side of the relay."""
+    moments = random.Random(7)
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
+        member(url, run_dir, "origin") as origin,
+    ):
+        await driver.ready()
+        await origin.ready()
+
+        async def ask(gateway: Member) -> Tokens:
+            left_us = moments.randrange(1_000, 400_000)
+            stream = await gateway.submit(max_tokens=60, prompt_ids=PROMPT, deadline_us=monotonic_us() + left_us)
+            return await read_all(stream)
+
+        async def store_is_empty() -> bool:
+            return bool(await redis_client.hlen(QueueKeys.of("fake").entries) == 0)
+
+        asking = [asyncio.create_task(ask(moments.choice((driver, origin)))) for _ in range(60)]
+        answers = await asyncio.gather(*asking)
+        assert all(answer.token_ids == echoed(len(answer.token_ids)) for answer in answers)
+        ends = {(answer.finish, answer.error) for answer in answers}
+        assert ends == {("length", None), (None, Reason.DEADLINE_EXCEEDED)}
+        await wait_until(lambda: is_idle(driver), "nothing runs and nothing waits")
+        assert (len(driver.assembly.streams), len(origin.assembly.streams)) == (0, 0)
+        await wait_until(store_is_empty, "the store knows none of them any more")
+
+
 async def test_a_deadline_that_is_over_is_not_offered(url: str, run_dir: Path, worker: WorkerPeer) -> None:
     """Time that tokenising took counts, and the store must not hear of what nobody waits for."""
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
@@ -334,6 +368,58 @@ async def test_what_recent_answers_took_is_what_the_queue_counts(url: str, run_d
         assert entry.tokens == len(PROMPT) + 4
         answer = await read_all(await gateway.submit(max_tokens=500, prompt_ids=PROMPT))
         assert answer.token_ids == echoed(500), "what outgrows it is served all the same"
+
+
+SHEDDING = (replace(INTERACTIVE, sheds=True), STANDARD, replace(BATCH, sheddable=True))
+
+
+@pytest.mark.parametrize("origin_name", ["driver", "origin"])
+async def test_a_better_class_displaces_what_waits_and_its_client_hears_of_it(
+    url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
+) -> None:
+    """Whichever gateway holds that client: it must not wait for a place that is gone."""
+    options: dict[str, Any] = {"bounds": QueueBounds(max_requests=1), "classes": SHEDDING}
+    async with (
+        member(url, run_dir, "driver", workers=(worker.address,), **options) as driver,
+        member(url, run_dir, "origin", **options) as other,
+    ):
+        await driver.ready()
+        await other.ready()
+        worker.gate.clear()
+        accepted = [await driver.submit(class_name="interactive", prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(driver), "a driver has both")
+        waiting: list[Stream] = []
+
+        async def one_waits() -> bool:
+            if await nothing_waits(driver):
+                waiting.append(await {"driver": driver, "origin": other}[origin_name].submit(class_name="batch"))
+            return not await nothing_waits(driver)
+
+        await wait_until(one_waits, "a lesser one waits")
+        accepted.append(await driver.submit(class_name="interactive", prompt_ids=PROMPT))
+        answer = await read_all(waiting[-1])
+        assert (answer.token_ids, answer.error) == ((), Reason.SHED)
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in accepted] == [echoed(8)] * 3
+
+
+async def test_a_class_that_may_not_wait_is_refused_by_its_own_name(
+    url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any
+) -> None:
+    """The queue has room, the class has none: its client must know which of the two was full."""
+    classes = (INTERACTIVE, STANDARD, replace(BATCH, max_waiting=0))
+    async with member(url, run_dir, workers=(worker.address,), classes=classes) as gateway:
+        await gateway.ready()
+        wants = QueueKeys.of("fake").wants
+        await wait_until(lambda: redis_client.hlen(wants), "the driver has said what it wants")
+        assert (await read_all(await gateway.submit(class_name="batch"))).finish == "length", "it meets a free slot"
+        worker.gate.clear()
+        accepted = [await gateway.submit(prompt_ids=PROMPT) for _ in range(4)]
+        with pytest.raises(Refused) as refused:
+            await gateway.submit(class_name="batch")
+        assert refused.value.reason is Reason.CLASS_FULL
+        worker.gate.set()
+        assert [(await read_all(stream)).token_ids for stream in accepted] == [echoed(8)] * 4
 
 
 async def test_an_unknown_model_is_told_from_one_without_a_worker(

@@ -103,6 +103,18 @@ async def test_after_an_exchange_the_want_is_told_anew() -> None:
         assert (await setup.asked(2))[1] == Asked(slots=3, kv_tokens=100)
 
 
+async def test_what_classes_are_short_of_is_asked_for_and_counted_down() -> None:
+    """A shortage told twice would be served twice; one that grew must be told."""
+    async with running() as setup:
+        setup.queue.to_claim.append((claim_of("a"),))
+        setup.claimer.want(Want(slots=3, short=(("standard", 2),)))
+        assert (await setup.asked(1))[0].short == (("standard", 2),)
+        setup.claimer.want(Want(slots=2, short=(("standard", 1),)))
+        assert len(await setup.asked(1)) == 1
+        setup.claimer.want(Want(slots=2, short=(("batch", 1),)))
+        assert (await setup.asked(2))[1].short == (("batch", 1),)
+
+
 async def test_more_memory_is_news_also_to_a_driver_without_slots_that_would_exchange() -> None:
     """A better entry may fit now in the weakest one's place."""
     async with running() as setup:

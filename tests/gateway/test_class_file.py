@@ -15,10 +15,10 @@ EXAMPLE = Path(__file__).parents[2] / "deploy" / "classes.toml"
 ONLY = '[only]\nrank = 0\nservice-tier = "default"\n'
 
 
-def problem(tmp_path: Path, content: str | bytes) -> str:
+def problem(tmp_path: Path, content: str) -> str:
     """What reading a file of this content says."""
     file = tmp_path / "classes.toml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_text(content)
     with pytest.raises(ValueError, match=r"\w") as raised:
         read_classes(file)
     return str(raised.value)
@@ -52,6 +52,12 @@ def test_a_file_is_the_whole_list(tmp_path: Path) -> None:
         ("head-start-s = nan", "only.head-start-s"),
         ("max-priority = 0.5", "only.max-priority"),
         ("deadline-ms = 0", "only.deadline-ms"),
+        ("share-percent = 101", "only.share-percent"),
+        ("max-waiting = -1", "only.max-waiting"),
+        ("max-waiting-tokens = 1e9", "only.max-waiting-tokens"),
+        ("sheds = 1", "only.sheds"),
+        ('preemptible = "no"', "only.preemptible"),
+        ('sheddable = "no"', "only.sheddable"),
         ("weight = 3", "only.weight: is not a known field"),
     ],
 )
@@ -62,33 +68,15 @@ def test_a_wrong_field_is_named(tmp_path: Path, line: str, place: str) -> None:
     assert problem(tmp_path, "\n".join([*kept, line])).startswith(place)
 
 
-def test_a_missing_field_is_named(tmp_path: Path) -> None:
-    """And so is everything else that is wrong, at once."""
-    text = problem(tmp_path, '[a]\nservice-tier = "default"\n[b]\nrank = 1\n')
-    assert text == "a.rank: is required; b.service-tier: is required"
-
-
-@pytest.mark.parametrize("name", ['""', '"Upper"', '"a b"', '"7up"', f'"{"x" * 33}"', '"a:b"'])
-def test_a_name_that_cannot_be_a_label_is_refused(tmp_path: Path, name: str) -> None:
-    """It stands in headers, in metrics and in keys of the store."""
-    assert "is no name" in problem(tmp_path, ONLY.replace("[only]", f"[{name}]"))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("", "has 0 tables"),
-        ("".join(f"[c{number}]\n" for number in range(MOST_CLASSES + 1)), "has 17 tables"),
-        ("only = 5", "should be a table"),
-        ("[only", "is not valid TOML"),
-        (b"\xff", "is not valid TOML"),
-        (ONLY + "max-priority = 5\n", "max priorities"),
-        (ONLY.replace("default", "flex"), "service tier"),
-    ],
-)
-def test_a_file_without_a_usable_table_says_why(tmp_path: Path, content: str | bytes, words: str) -> None:
-    """A sentence, not a traceback."""
-    assert words in problem(tmp_path, content)
+def test_a_file_in_which_a_request_could_lose_its_way_says_why(tmp_path: Path) -> None:
+    """Each field may be good, and the table as a whole not."""
+    assert "max priorities" in problem(tmp_path, ONLY + "max-priority = 5\n")
+    assert "service tier" in problem(tmp_path, ONLY.replace("default", "flex"))
+    assert "no other bound" in problem(tmp_path, ONLY + "no-queue = true\nmax-waiting = 5\n")
+    shares = ONLY.replace("[only]", "[first]") + "share-percent = 60\nmax-priority = 1\n"
+    assert "100 percent" in problem(tmp_path, shares + ONLY.replace("rank = 0", "rank = 1") + "share-percent = 60\n")
+    many = "".join(f"[c{number}]\n" for number in range(MOST_CLASSES + 1))
+    assert problem(tmp_path, many) == "has 17 tables; there may be 1 to 16"
 
 
 def test_a_bad_file_is_a_bad_setting(tmp_path: Path) -> None:

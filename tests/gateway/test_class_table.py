@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from admission.classes import BATCH, DEFAULT_CLASSES, INTERACTIVE, STANDARD, PriorityClass
 from gateway.class_table import CLASS_CHOICE_HEADER, ClassTable
@@ -50,6 +52,12 @@ def test_the_service_tier_selects_the_class(tier: str | None, expected: Priority
 def test_an_integer_priority_falls_into_the_range_of_one_class(priority: int, expected: PriorityClass) -> None:
     """Clients of vLLM send it: lower is more urgent, and 0 is their default."""
     assert chosen(priority=priority) is expected
+
+
+@given(least=st.integers(-(1 << 31), (1 << 31) - 1), more=st.integers(0, 1 << 31))
+def test_a_more_urgent_number_never_gets_a_lesser_class(least: int, more: int) -> None:
+    """Whatever the ranges are, the order of the numbers is kept."""
+    assert chosen(priority=least).rank <= chosen(priority=least + more).rank
 
 
 def test_the_header_counts_before_the_priority_and_that_before_the_tier() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from admission.classes import DEFAULT_CLASSES
 from admission.queue import QueueStats
+from admission.standing import WaitingOrderName
 from gateway.forecast import (
     LEAST_RETRY_S,
     LEAST_SPREAD_S,
@@ -21,8 +22,8 @@ from gateway.forecast import (
 LINE = QueueStats(requests=10, tokens=1000, by_class=(("batch", 6), ("interactive", 1), ("standard", 3)))
 
 
-def known(*speeds: float | None) -> Forecast:
-    forecast = Forecast(DEFAULT_CLASSES)
+def known(*speeds: float | None, order: WaitingOrderName = WaitingOrderName.AGING) -> Forecast:
+    forecast = Forecast(DEFAULT_CLASSES, order)
     forecast.take_speeds([DriverSpeed(model="m", tokens_per_s=speed) for speed in speeds])
     forecast.sample("m", LINE)
     return forecast
@@ -32,6 +33,11 @@ def test_ahead_is_what_waits_in_the_same_class_and_in_better_ones() -> None:
     """An interactive request does not wait for batch jobs."""
     forecast = known(60.0, 40.0)
     assert [forecast.wait_s("m", rank) for rank in (0, 1, 2)] == [1.0, 4.0, 10.0]
+
+
+def test_where_class_does_not_matter_the_whole_line_is_ahead() -> None:
+    """First come, first served."""
+    assert known(100.0, order=WaitingOrderName.FCFS).wait_s("m", 0) == 10.0
 
 
 def test_what_was_queued_since_the_last_sample_counts() -> None:
@@ -53,7 +59,7 @@ def test_without_a_measurement_of_every_driver_nothing_is_predicted() -> None:
 
 def test_a_line_that_was_never_sampled_is_empty() -> None:
     """A model that is seen for the first time."""
-    forecast = Forecast(DEFAULT_CLASSES)
+    forecast = Forecast(DEFAULT_CLASSES, WaitingOrderName.AGING)
     forecast.take_speeds([DriverSpeed(model="m", tokens_per_s=10.0)])
     assert forecast.wait_s("m", 2) == 0.0
 
@@ -74,7 +80,7 @@ def test_a_prediction_is_scored_by_what_came_of_it() -> None:
 @pytest.mark.parametrize(("wait_s", "least"), [(0.0, LEAST_RETRY_S), (10.0, 10.0), (40.0, 40.0), (10**9, 48.0)])
 def test_the_time_to_come_back_is_bounded_and_never_the_same_for_all(wait_s: float, least: float) -> None:
     """G03: clients that were refused together must not return together, at the bounds no more than between them."""
-    times = [retry_after_s(wait_s) or 0.0 for _ in range(2000)]
+    times = [retry_after_s(wait_s) or 0.0 for _ in range(20_000)]
     assert least <= min(times)
     assert max(times) <= min(MOST_RETRY_S, least + max(0.25 * least, LEAST_SPREAD_S))
     assert max(Counter(int(10 * time) for time in times).values()) < 0.05 * len(times)

@@ -96,3 +96,18 @@ def test_each_driver_of_a_model_measures_its_own_part() -> None:
     speeds.end("m", second)
     speeds.end("m", first)
     speeds.sample("m", 1)
+
+
+def test_time_in_which_nobody_could_take_anything_does_not_count() -> None:
+    """The store was away: the workers have not become slower, and nobody must be refused for it."""
+    clock = Clock()
+    speeds = LineSpeeds(clock=clock)
+    speed = speeds.begin("m")
+    for second in range(20):
+        speed.note(100)
+        speeds.sample("m", 1)
+        if second == 10:
+            speeds.pause()
+            clock.now_us += 10_000_000
+        clock.now_us += TICK_US
+    assert speed.tokens_per_s() == 400

@@ -256,3 +256,15 @@ async def test_a_prediction_is_scored_once_when_the_first_token_comes() -> None:
     value = setup.metrics.registry.get_sample_value
     assert (value("sluicegate_wait_ratio_count"), value("sluicegate_wait_ratio_sum")) == (1.0, 1.5)
     assert other.next_position == 1
+
+
+async def test_who_is_displaced_while_waiting_hears_when_to_come_back() -> None:
+    """After about the time that it would have had to wait."""
+    setup = Setup()
+    stream = setup.open()
+    stream.forecast = WaitForecast(made_us=0, wait_s=20.0)
+    setup.streams.deliver("door", [part(0, error="shed")])
+    (item,) = [tokens async for tokens in stream]
+    assert item.error is Reason.SHED
+    assert item.retry_after_s is not None
+    assert 20 <= item.retry_after_s <= 25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from gateway.welcome import curl_line, welcome
+from gateway.welcome import KEY_HEADER, curl_line, welcome
 
 
 def test_the_curl_line_is_a_shell_command_with_a_valid_body() -> None:
@@ -23,3 +23,12 @@ def test_every_address_is_told() -> None:
     text = welcome(["http://127.0.0.1:8080", "http://127.0.0.1:8081"], "m", 3.21)
     assert "http://127.0.0.1:8080/v1, http://127.0.0.1:8081/v1" in text
     assert "3.2 s" in text
+
+
+def test_where_there_are_keys_the_command_says_where_to_put_one() -> None:
+    """Pasted as it is, it says what is missing."""
+    words = shlex.split(welcome(["http://127.0.0.1:8080"], "m", 3.21, (KEY_HEADER,)).splitlines()[5])
+    assert [words[place + 1] for place, word in enumerate(words) if word == "-H"] == [
+        "Content-Type: application/json",
+        "Authorization: Bearer YOUR-KEY",
+    ]

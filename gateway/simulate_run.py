@@ -1,0 +1,71 @@
+"""Runs of `sluicegate simulate`: one preset over one input, its files written, its summary returned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from admission.cost import CostModel
+from admission.presets import Preset
+from admission.scenario import Scenario
+from admission.scenario_rows import summarize
+from admission.simulate import simulate
+from admission.summary import Summary, Tally
+from admission.trace_csv import Arrival
+from admission.trace_run import TraceRun
+from admission.trace_setup import TraceSetup
+from gateway.progress_bar import ProgressBar
+from gateway.staging import Staging
+
+ROWS_FILE = "scheduler_trace.jsonl"
+DOCUMENT_FILE = "scheduler_trace.json"
+REQUESTS_FILE = "request_summary.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioRun:
+    """What came of a scenario: ``document`` is the text of ``scheduler_trace.json``."""
+
+    document: str
+    summary: Summary
+
+
+def run_scenario(
+    scenario: Scenario, preset: Preset, cost: CostModel, *, staging: Staging | None, folder: str = ""
+) -> ScenarioRun:
+    """Run a scenario; with ``staging``, write its document and its requests, below ``folder`` in it."""
+    outcome = simulate(scenario, preset)
+    document = outcome.document()
+    text = _render(document)
+    if staging is not None:
+        staging.write(folder + DOCUMENT_FILE, text.encode())
+        staging.write(folder + REQUESTS_FILE, _render(document["requests"]).encode())
+    return ScenarioRun(document=text, summary=summarize(scenario, outcome, preset, cost))
+
+
+def run_trace(arrivals: Sequence[Arrival], setup: TraceSetup, *, staging: Staging | None, folder: str = "") -> Summary:
+    """Run a trace; with ``staging``, write a line per iteration as they come, and then the requests."""
+    run = TraceRun(arrivals, setup)
+    tally = Tally(max_slots=setup.limits.max_slots, kv_blocks=setup.limits.kv_blocks)
+    with (
+        ProgressBar(setup.preset.name, len(arrivals)) as bar,
+        nullcontext() if staging is None else staging.create(folder + ROWS_FILE) as file,
+    ):
+        for row in run.iterations():
+            tally.add(row)
+            if file is not None:
+                file.write(orjson.dumps(row.document(), option=orjson.OPT_APPEND_NEWLINE))
+            bar.show(run.num_done)
+    if staging is not None:
+        lines = [orjson.dumps(name) + b": " + orjson.dumps(record.document()) for name, record in run.records.items()]
+        staging.write(folder + REQUESTS_FILE, b"{\n" + b",\n".join(lines) + b"\n}\n")
+    return tally.summary(run.records.values())
+
+
+def _render(document: Any) -> str:
+    return json.dumps(document, indent=1)

@@ -1,0 +1,80 @@
+"""A queue in memory to offer to and to claim from, in the words of the tests that do."""
+
+from __future__ import annotations
+
+from admission.classes import BATCH, PriorityClass
+from admission.events import Weakest
+from admission.memory_queue import MemoryQueue
+from admission.queue import NO_CLASS_RULE, Asked, Claim, ClassRule, Entry, Offered, OfferResult, QueueBounds
+from admission.standing import WaitingOrderName, standing
+
+DRIVER, OTHER = "driver", "other"
+
+
+class Waiting:
+    """A queue under one waiting order, with a clock that each offer moves."""
+
+    def __init__(
+        self,
+        order: WaitingOrderName = WaitingOrderName.AGING,
+        *,
+        max_requests: int = 1_000,
+        max_tokens: int | None = None,
+        max_passes: int = 2,
+    ) -> None:
+        self.order = order
+        bounds = QueueBounds(max_requests=max_requests, max_tokens=max_tokens, max_passes=max_passes)
+        self.queue = MemoryQueue(bounds)
+        self.now_us = 0
+
+    def offer(
+        self,
+        name: str,
+        cls: PriorityClass = BATCH,
+        *,
+        tokens: int = 10,
+        tenant: str = "",
+        deadline_in_us: int | None = None,
+        rule: ClassRule = NO_CLASS_RULE,
+    ) -> Offered:
+        return self.offered(name, cls, tokens=tokens, tenant=tenant, deadline_in_us=deadline_in_us, rule=rule).outcome
+
+    def offered(
+        self,
+        name: str,
+        cls: PriorityClass = BATCH,
+        *,
+        tokens: int = 10,
+        tenant: str = "",
+        deadline_in_us: int | None = None,
+        rule: ClassRule = NO_CLASS_RULE,
+    ) -> OfferResult:
+        self.now_us += 1
+        stands = standing(self.order, cls=cls, tenant=tenant, tokens=tokens, deadline_in_us=deadline_in_us)
+        entry = Entry(
+            entry_id=name,
+            class_name=cls.name,
+            rank=cls.rank,
+            standing=stands,
+            tokens=tokens,
+            payload=b"",
+            tenant=tenant,
+            origin=f"tcp:{name}",
+        )
+        return self.queue.offer(entry, self.now_us, rule)
+
+    def claim(
+        self, slots: int = 1, kv_tokens: int | None = None, *, weakest: Claim | None = None, driver: str = DRIVER
+    ) -> tuple[Claim, ...]:
+        told = (
+            Weakest(sequence_id=weakest.entry.entry_id, rank=weakest.entry.rank, score=weakest.score)
+            if weakest
+            else None
+        )
+        return self.queue.claim(driver, Asked(slots=slots, kv_tokens=kv_tokens, weakest=told), self.now_us)
+
+    def take(self, slots: int = 1, kv_tokens: int | None = None, *, driver: str = DRIVER) -> list[str]:
+        return [claim.entry.entry_id for claim in self.claim(slots, kv_tokens, driver=driver)]
+
+    def handed(self, driver: str = DRIVER) -> list[str]:
+        return [claim.entry.entry_id for claim in self.queue.next_handed(driver, self.now_us)]
