@@ -42,7 +42,7 @@ class QueueKeys:
     lines: str  # sorted set: the same by lane, account, score, arrival number, all in the name; QUEUE_TTL_MS
     lanes: str  # hash: lane -> its virtual time; QUEUE_TTL_MS
     sheddable: str  # sorted set: what may be shed, by rank, score, arrival number, all in the name; QUEUE_TTL_MS
-    totals: str  # hash: what waits in all and by class, and the last arrival number; QUEUE_TTL_MS
+    totals: str  # hash: what waits in all and by class, the last arrival number, the clock; QUEUE_TTL_MS
     wants: str  # hash: driver -> its standing want, with a lease inside; QUEUE_TTL_MS
     beats: str  # hash: driver -> a number that grows with each of its acts; QUEUE_TTL_MS
     turns: str  # + lane, sorted set: the accounts that wait, by the tokens that each was given; QUEUE_TTL_MS

@@ -15,6 +15,7 @@ class Ending(Enum):
     SETTLED = "settled"
     WITHDRAWN = "withdrawn"
     SHED = "shed"
+    LOST = "lost"
     UNKNOWN = "unknown"
 
 

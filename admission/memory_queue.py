@@ -20,7 +20,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from admission.bounds import room_for
 from admission.items import Item, Place
@@ -61,6 +61,15 @@ class MemoryQueue:
 
     def offer(self, entry: Entry, now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
+        return self._offer(entry, now_us, rule, lambda item: room_for(item, self._lines, self._bounds, rule))
+
+    def offer_past_bounds(self, entry: Entry, now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
+        return self._offer(entry, now_us, rule.past_bounds(), lambda _: ())
+
+    def _offer(
+        self, entry: Entry, now_us: int, rule: ClassRule, room_for_it: Callable[[Item], tuple[Item, ...] | Offered]
+    ) -> OfferResult:
         self._marks.forget(now_us)
         known = self._items.get(entry.entry_id) or self._marks.get(entry.entry_id)
         if known is not None:
@@ -75,7 +84,7 @@ class MemoryQueue:
             self._handed.setdefault(driver_id, []).append(entry.entry_id)
             self._woken[driver_id] = None
         else:
-            room = room_for(item, self._lines, self._bounds, rule)
+            room = room_for_it(item)
             if isinstance(room, Offered):
                 self._lines.leave(item)
                 del self._items[entry.entry_id]
@@ -159,10 +168,10 @@ class MemoryQueue:
                 self._put_back(item, now_us, pinned_to=driver_id)
 
     def forget_driver(self, driver_id: str, now_us: int) -> None:
-        """What the driver received is dropped; what it did not, and what it had paused, goes to the shared line."""
+        """What the driver received is lost; what it did not, and what it had paused, goes to the shared line."""
         for item in self._owned(driver_id, list(self._items)):
             if item.place is Place.HELD:
-                del self._items[item.entry.entry_id]
+                self._finish(item, Ending.LOST, now_us)
             else:
                 self._put_back(item, now_us, pinned_to=None)
         self._wants.pop(driver_id, None)

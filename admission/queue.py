@@ -9,7 +9,9 @@ Every act is atomic, and idempotent by entry id: repeating an act whose outcome 
 same.
 
 The bounds count what waits (queued, paused included), never what was handed over or claimed. A *standing want* is what
-a driver asked for in its last claim and did not get: the next offers meet it and never count as waiting.
+a driver asked for in its last claim and did not get: the next offers meet it and never count as waiting. What had
+started may come back past the bounds: paused (``give_back``), or, when what ran it was lost, offered by its origin
+under another id (``offer_past_bounds``).
 
 Which entry goes next is a matter of where it stands (``admission.standing``): by score, and within a lane by whose
 account's turn it is. One that does not fit the room of a driver now may be *passed over*, a bounded number of times.
@@ -17,7 +19,7 @@ account's turn it is. One that does not fit the room of a driver now may be *pas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from admission.events import Weakest
@@ -98,6 +100,10 @@ class ClassRule:
     sheds: bool = False
     may_be_shed: bool = False
     preempts: bool = True
+
+    def past_bounds(self) -> ClassRule:
+        """The same for what comes back past the bounds: it needs no room, and has a right to stay."""
+        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False)
 
 
 NO_CLASS_RULE = ClassRule()

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import msgpack
 import redis.asyncio
 
 from admission.heartbeats import Heartbeats
@@ -72,6 +73,7 @@ class RedisQueue:
     ) -> None:
         self._client = client
         self._waiting_client = blocking_twin(client)
+        self._bounds = bounds
         self._keys = QueueKeys.of(model)
         self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us)
         self._mailboxes: dict[str, _Mailbox] = {}
@@ -86,7 +88,12 @@ class RedisQueue:
     async def offer(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
         async with bounded("offer"):
-            return await self._scripts.offer(entry, rule)
+            return await self._scripts.offer(entry, self._bounds, rule)
+
+    async def offer_past_bounds(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
+        async with bounded("offer past bounds"):
+            return await self._scripts.offer(entry, None, rule.past_bounds())
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""
@@ -100,6 +107,15 @@ class RedisQueue:
         async with bounded("know entries"):
             found = await cast("Awaitable[list[bytes | None]]", self._client.hmget(self._keys.entries, list(entry_ids)))
         return {entry_id for entry_id, entry in zip(entry_ids, found, strict=True) if entry is None}
+
+    async def lost(self, entry_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that a driver held when it fell silent, lately."""
+        if not entry_ids:
+            return set()
+        async with bounded("lost entries"):
+            marks = await self._client.mget([self._keys.mark + entry_id for entry_id in entry_ids])
+        pairs = zip(entry_ids, cast("list[bytes | None]", marks), strict=True)
+        return {entry_id for entry_id, mark in pairs if mark is not None and msgpack.unpackb(mark)["ending"] == "lost"}
 
     async def stats(self) -> QueueStats:
         async with bounded("stats"):
@@ -163,6 +179,11 @@ class RedisQueue:
             beats = {driver.decode(): beat.decode() for driver, beat in found.items()}
             silent = self._heartbeats.observe(beats, time.monotonic())
             return tuple([name for name in silent if await self._scripts.forget_silent_driver(name, beats[name])])
+
+    async def reconcile(self) -> bool:
+        """Whether nothing was lost from the middle of the queue; else it has begun anew, and is empty."""
+        async with bounded("reconcile"):
+            return await self._scripts.reconcile()
 
     async def _receive(
         self, driver_id: str, act: str, call: Callable[[Sequence[str]], Awaitable[tuple[Claim, ...]]]

@@ -37,7 +37,7 @@ Argument = str | int | bytes
 
 _PARTS = ("_entries", "_lanes", "_lines", "_bounds", "_drivers", "_wants")
 
-_ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver")
+_ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver", "reconcile")
 
 _CONSTANTS = f"""\
 local QUEUE_TTL_MS = {QUEUE_TTL_MS}
@@ -105,8 +105,8 @@ class QueueScripts:
         before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
         self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
 
-    async def offer(self, entry: Entry, rule: ClassRule) -> OfferResult:
-        bounds = self._bounds
+    async def offer(self, entry: Entry, bounds: QueueBounds | None, rule: ClassRule) -> OfferResult:
+        """Within ``bounds``; None: past them."""
         reply = await self._run(
             "offer",
             entry.entry_id,
@@ -119,9 +119,7 @@ class QueueScripts:
             entry.tenant,
             entry.origin,
             entry.payload,
-            bounds.max_requests,
-            _or_empty(bounds.max_tokens),
-            _or_empty(bounds.max_bytes),
+            *_limits(bounds),
             _or_empty(rule.max_requests),
             _or_empty(rule.max_tokens),
             "sheds" if rule.sheds else "",
@@ -176,6 +174,10 @@ class QueueScripts:
         """Forget a driver that was last heard of at ``beat``; False: it has been heard of since."""
         return bool(await self._run("forget_driver", driver_id, beat) == b"forgotten")
 
+    async def reconcile(self) -> bool:
+        """Whether the queue was whole; else it has begun anew."""
+        return bool(await self._run("reconcile") == b"whole")
+
     async def _run(self, name: str, *arguments: Argument) -> Any:
         clock = self._clock_us() if self._clock_us else ""
         return await run_script(
@@ -189,6 +191,12 @@ def _read(name: str) -> str:
 
 def _or_empty(bound: int | None) -> int | str:
     return "" if bound is None else bound
+
+
+def _limits(bounds: QueueBounds | None) -> tuple[int | str, int | str, int | str]:
+    if bounds is None:
+        return "", "", ""
+    return bounds.max_requests, _or_empty(bounds.max_tokens), _or_empty(bounds.max_bytes)
 
 
 def _scored_by(standing: Standing) -> tuple[str, int]:

@@ -23,7 +23,7 @@ microseconds until 2041; ``MAX_RANK`` times ten years later it is below 2**53 st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from admission.classes import SECOND_US, PriorityClass
@@ -99,6 +99,15 @@ def standing(
             return Standing(scored_by=HeadStart(us=-left_us), lane=cls.name)
         case WaitingOrderName.LEAST_SERVED:
             return Standing(scored_by=HeadStart(us=0), lane=COMMON_LANE, account=tenant)
+
+
+def older(standing: Standing, by_us: int) -> Standing:
+    """The same standing for an entry that is offered again ``by_us`` later: its score is what it was."""
+    match standing.scored_by:
+        case HeadStart(us=us):
+            return replace(standing, scored_by=HeadStart(us=us + by_us))
+        case FixedScore():
+            return standing
 
 
 def _behind_by_rank(cls: PriorityClass) -> HeadStart:

@@ -28,8 +28,9 @@ from gateway.heartbeat import Heartbeat
 from gateway.holdings import Holdings, HoldingsParts
 from gateway.line_speed import LineSpeeds
 from gateway.links import PROGRESS_TIMEOUT_S
-from gateway.machinery import Machinery, MachineryParts
+from gateway.machinery import Machinery, MachineryParts, rule_of
 from gateway.metrics import Metrics
+from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
 from gateway.queues import Queues
 from gateway.relay import Relay
@@ -40,6 +41,9 @@ from workers.wire import Hello
 
 MAX_IN_FLIGHT = 2
 """Plans on a worker at once: the second hides the gateway's own time, a third would only delay what it decides."""
+
+MAX_MOVES = 2
+"""How often a request may go on elsewhere: one that itself kills workers takes three with it, not all."""
 
 CUT_S = 2.0
 """After the drain time: for typed ends to leave, and for the store and other gateways to be told."""
@@ -69,6 +73,7 @@ class AssemblyOptions:
     max_slots: int | None = None
     kv_blocks: int | None = None
     max_in_flight: int = MAX_IN_FLIGHT
+    max_moves: int = MAX_MOVES
     progress_timeout_s: float = PROGRESS_TIMEOUT_S
     unreachable_s: float = UNREACHABLE_S
 
@@ -103,11 +108,22 @@ class Assembly:
             clock=clock,
             unreachable_s=options.unreachable_s,
         )
+        self.moves = Moves(
+            queues=self.queues,
+            streams=self.streams,
+            relay=self.relay,
+            acts=self.acts,
+            metrics=metrics,
+            clock=clock,
+            most_moves=options.max_moves,
+            rules={cls.name: rule_of(cls) for cls in options.classes},
+        )
         self.heartbeat = Heartbeat(
             relay=self.relay,
             directory=self.directory,
             queues=self.queues,
             streams=self.streams,
+            moves=self.moves,
             drivers=self.drivers,
             workers=options.workers,
             speeds=speeds,
@@ -135,7 +151,7 @@ class Assembly:
                 queues=self.queues,
                 streams=self.streams,
                 relay=self.relay,
-                acts=self.acts,
+                moves=self.moves,
                 view=self.view,
                 directory=self.directory,
                 forecast=self.forecast,
@@ -153,7 +169,9 @@ class Assembly:
     async def run(self) -> None:
         """Work until cancelled."""
         try:
-            await run_beside(self.relay.run(), self.acts.run(), self.heartbeat.run(), self.holdings.run())
+            await run_beside(
+                self.relay.run(), self.acts.run(), self.moves.run(), self.heartbeat.run(), self.holdings.run()
+            )
         finally:
             await self.queues.aclose()
 

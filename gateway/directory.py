@@ -135,6 +135,9 @@ class Directory:
     async def tokenizer_files(self, digest: str) -> TokenizerFiles | None:
         """The files of that digest; None when nobody published them lately."""
         key = TOKENIZER_PREFIX + digest
+        async with bounded("know tokenizer"):  # a store that is away is found out in the time of any other act
+            if not await self._client.exists(key):
+                return None
         async with bounded("tokenizer", _FILES_TIMEOUT_S):
             value = _in_bytes(await self._client.get(key))
         files = _read(key, value)

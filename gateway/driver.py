@@ -5,8 +5,9 @@ events to the scheduler, sends the plans that it makes (up to two are with the w
 to their origins. A turn never waits: the store is asked by the claimer and told by ``StoreActs``, origins are reached
 through the relay, and the worker's socket is buffered.
 
-When the link is lost, everything held ends with an error at its origin and is settled; what was returned to the store
-waits there for whoever claims it next, and starts from its prompt: its origin drops what it has already.
+When the link is lost, everything held ends here and is settled; its origin is told, and offers it again with the tokens
+that it has. What was returned to the store waits there for whoever claims it next, and starts from its prompt: its
+origin drops what it has already.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from admission.redis_queue import RedisQueue
 from admission.scheduler import ReportError, Scheduler
 from gateway.claimer import Claimer
 from gateway.clock import Clock
-from gateway.errors import Reason
 from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
 from gateway.line_speed import LineSpeed
@@ -101,11 +101,8 @@ class Driver:
         """Drive until ``stop`` was called and nothing runs, or the worker is lost (raises ``LinkLost``)."""
         try:
             await run_beside(self._plan_until_stopped(), self._listen(), self._claimer.run())
-        except LinkLost:
-            self._book.abandon(Reason.WORKER_LOST)
-            raise
-        except Exception:
-            self._book.abandon(Reason.INTERNAL_ERROR)
+        except Exception:  # the link is lost, or the fault is the driver's own: neither is any sequence's
+            self._book.abandon()
             raise
         finally:
             self._gauges.set(slots=0, kv_blocks=0)

@@ -37,6 +37,7 @@ _DECISIONS = (
     "queue_requests",
     "queue_tokens",
     "drain_s",
+    "max_moves",
     "max_body_bytes",
     "host",
 )

@@ -16,6 +16,7 @@ from gateway.forecast import Forecast
 from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
 from gateway.line_speed import LineSpeeds
 from gateway.metrics import Metrics
+from gateway.moves import Moves
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.streams import Streams
@@ -44,6 +45,7 @@ class Heartbeat:
         directory: Directory,
         queues: Queues,
         streams: Streams,
+        moves: Moves,
         drivers: DriverSet,
         workers: Sequence[str],
         speeds: LineSpeeds,
@@ -55,6 +57,7 @@ class Heartbeat:
         self._directory = directory
         self._queues = queues
         self._streams = streams
+        self._moves = moves
         self._drivers = drivers
         self._workers = tuple(dict.fromkeys(workers))
         self._speeds = speeds
@@ -82,20 +85,29 @@ class Heartbeat:
         self._view.list_models(await self._directory.models())
         self._forecast.take_speeds(await self._directory.speeds(self._workers))
         for card in self._view.cards():
-            for driver_id in await self._queues.of(card.name).reap():
+            queue = self._queues.of(card.name)
+            if not await queue.reconcile():
+                _log.error("the queue had lost keys in Redis, and was begun anew", model=card.name)
+            for driver_id in await queue.reap():
                 _log.warning("silent driver forgotten", driver=driver_id, model=card.name)
-        await self._give_up_forgotten()
+        await self._move_forgotten()
 
-    async def _give_up_forgotten(self) -> None:
+    async def _move_forgotten(self) -> None:
         streams = [stream for stream in self._streams.all_open() if not self._drivers.runs(stream.sequence_id)]
         unknown: set[str] = set()
+        lost: set[str] = set()
         for model in dict.fromkeys(stream.model for stream in streams):
-            ids = [stream.sequence_id for stream in streams if stream.model == model]
-            unknown |= await self._queues.of(model).unknown(ids)
+            queue = self._queues.of(model)
+            missing = await queue.unknown([stream.sequence_id for stream in streams if stream.model == model])
+            lost |= await queue.lost(sorted(missing))
+            unknown |= missing
         patience = WAITING_BEATS if len(self._drivers) == len(self._workers) else ELSEWHERE_BEATS
-        for stream in self._forgotten.observe(streams, unknown, waiting_beats=patience):
+        for stream in self._forgotten.observe(streams, unknown, lost, waiting_beats=patience):
             _log.warning("request forgotten by the store", sequence=stream.sequence_id, model=stream.model)
-            self._streams.cut(stream, Reason.STORE_UNAVAILABLE, "The queue lost this request while it waited.")
+            if stream.sequence_id in lost:
+                self._moves.take_started(stream)
+            else:
+                self._moves.take_forgotten(stream)
 
     async def _sample(self) -> None:
         """The gauge keeps its last value while the store is away: nothing better is known."""

@@ -22,9 +22,9 @@ from gateway.dispatch import GenerationRequest, Readiness
 from gateway.errors import Reason, Refused
 from gateway.estimates import Estimates
 from gateway.forecast import Forecast, WaitForecast, retry_after_s
+from gateway.moves import Moves
 from gateway.queues import Queues
 from gateway.relay import Relay
-from gateway.store_acts import StoreActs
 from gateway.streams import Stream, Streams
 from workers.wire import Delivery, Job, ModelCard, TokenizerFiles, encode
 
@@ -42,7 +42,7 @@ class MachineryParts:
     queues: Queues
     streams: Streams
     relay: Relay
-    acts: StoreActs
+    moves: Moves
     view: ClusterView
     directory: Directory
     forecast: Forecast
@@ -71,23 +71,16 @@ class Machinery:
         entry = self._entry(request)
         wait_s = self._predict(request, entry.rank)
 
-        def stop(stream: Stream) -> None:
-            if stream.driver_id is not None:
-                parts.relay.cancel(stream.driver_id, (stream.sequence_id,))
-            parts.acts.withdraw(
-                queue, stream.sequence_id, lambda entry_id, driver_id: parts.relay.cancel(driver_id, (entry_id,))
-            )
-
         stream = parts.streams.open(
-            entry.entry_id,
+            entry,
             model=request.model,
-            class_name=request.class_name,
-            on_cancel=stop,
+            on_cancel=parts.moves.stop,
+            on_lost=parts.moves.take_started,
             deadline_us=request.deadline_us,
         )
         offered_us = parts.clock()
         try:
-            result = await queue.offer(entry, _rule(parts.classes[request.class_name]))
+            result = await queue.offer(entry, rule_of(parts.classes[request.class_name]))
         except StoreUnavailable:
             stream.cancel("the store did not answer the offer")
             raise _store_unavailable() from None
@@ -207,7 +200,8 @@ class Machinery:
         return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
 
 
-def _rule(cls: PriorityClass) -> ClassRule:
+def rule_of(cls: PriorityClass) -> ClassRule:
+    """What the queue is told of a class with each offer."""
     return ClassRule(
         max_requests=cls.max_waiting,
         max_tokens=cls.max_waiting_tokens,

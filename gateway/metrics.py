@@ -55,6 +55,16 @@ class Metrics:
         self.stale_tokens = Counter(
             "sluicegate_stale_tokens", "Output tokens that came a second time or after a gap.", registry=registry
         )
+        self.moves = Counter(
+            "sluicegate_moves",
+            "Requests of this gateway offered again, as what ran them, or the queue that held them, was lost.",
+            registry=registry,
+        )
+        self.unwanted_tokens = Counter(
+            "sluicegate_unwanted_tokens",
+            "Output tokens of plans that were in flight when their sequence ended.",
+            registry=registry,
+        )
         self.store_acts_dropped = Counter(
             "sluicegate_store_acts_dropped",
             "Acts on the waiting queue given up while Redis was away: what they leave, reconciling repairs.",

@@ -24,7 +24,6 @@ from gateway.backoff import Backoff
 from gateway.clock import Clock
 from gateway.directory import Directory
 from gateway.driver_set import DriverSet
-from gateway.errors import Reason
 from gateway.frames import FrameConnection, FrameListener, LinkLost
 from gateway.origin_link import UNREACHABLE_S, LinkEnd, OriginLink
 from gateway.streams import Streams
@@ -185,7 +184,7 @@ class Relay:
     async def _serve(self, connection: FrameConnection) -> None:
         gateway_id = connection.peer.partition(_LIFE_MARK)[0]
         if self._last_life(gateway_id) not in {None, connection.peer}:
-            self._cut_streams_of(gateway_id)
+            self._lose_streams_of(gateway_id)
         self._incoming[gateway_id] = connection
         try:
             await self._converse(connection)
@@ -207,9 +206,9 @@ class Relay:
     def _give_up(self, gateway_id: str) -> None:
         """A gateway whose link was lost did not come back."""
         del self._silences[gateway_id]
-        self._cut_streams_of(gateway_id)
+        self._lose_streams_of(gateway_id)
 
-    def _cut_streams_of(self, gateway_id: str) -> None:
-        """What its drivers ran for our clients is lost."""
+    def _lose_streams_of(self, gateway_id: str) -> None:
+        """What its drivers ran for our clients goes on elsewhere."""
         for stream in self._streams.driven_by(gateway_id):
-            self._streams.cut(stream, Reason.WORKER_LOST, "The gateway that drove this request was lost.")
+            stream.lose()

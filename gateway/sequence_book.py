@@ -99,6 +99,8 @@ class SequenceBook:
             record = self._slots.get(slot)
             if record is not None and not record.closed:
                 self._take_token(record, token, finished.get(slot))
+            else:
+                self._metrics.unwanted_tokens.inc()
         for slot, reason in finished.items():
             record = self._slots.get(slot)
             if reason is FinishReason.FAILED and record is not None and not record.closed:
@@ -138,13 +140,16 @@ class SequenceBook:
         else:
             self._withdraw(sequence_id)
 
-    def abandon(self, reason: Reason) -> None:
-        """The worker is lost, and with it all that it held. What was returned waits for whoever claims it next."""
+    def abandon(self) -> None:
+        """The worker is lost, and with it all that it held: its origins are told, and offer it again.
+
+        What was returned waits for whoever claims it next.
+        """
         for record in self._records.values():
             if record.custody is Custody.RETURNED:
                 self._relay.release(record.job.origin, record.job.sequence_id)
             elif not record.closed:
-                self._close(record, error=reason)
+                self._close(record, error=Reason.WORKER_LOST)
         held = self._held()
         if held:
             self._acts.settle(self._queue, self._driver_id, held)

@@ -182,6 +182,7 @@ def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
         max_queue_delay_us=1_000 * settings.max_queue_delay_ms,
         max_slots=settings.max_slots,
         kv_blocks=settings.kv_blocks,
+        max_moves=settings.max_moves,
     )
 
 

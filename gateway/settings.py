@@ -114,6 +114,13 @@ class ServingSettings(CommandSettings):
         le=3600,
         description="seconds that running streams may take to finish at shutdown, before they are cut",
     )
+    max_moves: int = Field(
+        2,
+        ge=0,
+        le=100,
+        description="how often a request goes on elsewhere when what ran it is lost; one that kills workers takes"
+        " one more than that with it",
+    )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
     )

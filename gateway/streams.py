@@ -6,7 +6,8 @@ what lies beyond a gap is dropped too: the driver's journal brings it again, fro
 token exactly once, whatever happens on the way.
 
 The *current claim* of a sequence is the driver that last carried it on. Another driver takes its place by delivering
-the next token; an error counts only from the current one (or when nothing has come from anybody yet).
+the next token; an error counts only from the current one (or when nothing has come from anybody yet). When that one is
+lost, the request goes on under another sequence id (``gateway.moves``), and what comes for the old one is unwanted.
 
 A stream ends by itself when its deadline passes, on this gateway's clock alone: drivers know of none.
 
@@ -20,6 +21,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from admission.queue import Entry
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
 from gateway.dispatch import Tokens
@@ -44,31 +46,45 @@ class StreamBounds:
 
 
 class Stream:
-    """The output of one sequence, read by one consumer. Implements ``gateway.dispatch.TokenStream``."""
+    """The output of one sequence, read by one consumer. Implements ``gateway.dispatch.TokenStream``.
+
+    ``entry`` is what was offered of it last, at ``offered_us``; deliveries count by its id.
+    """
 
     def __init__(
         self,
-        sequence_id: str,
+        entry: Entry,
         *,
         model: str,
-        class_name: str,
+        offered_us: int,
         on_complete: Callable[[Stream], None],
         on_cancel: Callable[[Stream], None],
+        on_lost: Callable[[Stream], None],
     ) -> None:
-        self.sequence_id = sequence_id
+        self.entry = entry
         self.model = model
-        self.class_name = class_name
+        self.offered_us = offered_us
         self.driver_id: str | None = None
-        self.next_position = 0
+        self.output: list[int] = []  # every token so far: another driver may have to go on from them
+        self.num_moves = 0
         self.cancel_reason: str | None = None
         self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made
         self._on_complete = on_complete
         self._on_cancel = on_cancel
+        self._on_lost = on_lost
         self._unread: list[int] = []
         self._unread_since_us: int | None = None
         self._end: Tokens | None = None
         self._exhausted = False
         self._stirred = asyncio.Event()
+
+    @property
+    def sequence_id(self) -> str:
+        return self.entry.entry_id
+
+    @property
+    def next_position(self) -> int:
+        return len(self.output)
 
     @property
     def is_open(self) -> bool:
@@ -104,7 +120,7 @@ class Stream:
         if not self._unread:
             self._unread_since_us = now_us
         self._unread.extend(token_ids)
-        self.next_position += len(token_ids)
+        self.output.extend(token_ids)
         self._stirred.set()
 
     def end(self, end: Tokens) -> None:
@@ -118,6 +134,11 @@ class Stream:
         if self.is_open:
             self.end(end)
             self._on_cancel(self)
+
+    def lose(self) -> None:
+        """What ran it is gone."""
+        if self.is_open:
+            self._on_lost(self)
 
     def lags_beyond(self, bounds: StreamBounds, now_us: int) -> bool:
         """Whether the reader has fallen too far behind for too long."""
@@ -161,16 +182,17 @@ class Streams:
 
     def open(
         self,
-        sequence_id: str,
+        entry: Entry,
         *,
         model: str,
-        class_name: str,
         on_cancel: Callable[[Stream], None],
+        on_lost: Callable[[Stream], None],
         deadline_us: int | None = None,
     ) -> Stream:
-        """Begin to take deliveries for ``sequence_id``, until ``deadline_us`` on the clock of this registry.
+        """Begin to take deliveries for ``entry``, until ``deadline_us`` on the clock of this registry.
 
         ``on_cancel`` is called once if the stream is cancelled or cut while it is open: the sequence must be stopped.
+        ``on_lost`` is called each time that what ran it is gone: it must go on elsewhere, or be cut.
         """
 
         def cancelled(stream: Stream) -> None:
@@ -178,17 +200,18 @@ class Streams:
             on_cancel(stream)
 
         stream = Stream(
-            sequence_id,
+            entry,
             model=model,
-            class_name=class_name,
+            offered_us=self._clock(),
             on_complete=self._learn,
             on_cancel=cancelled,
+            on_lost=on_lost,
         )
-        self._open[sequence_id] = stream
+        self._open[stream.sequence_id] = stream
         self._none_open.clear()
         if deadline_us is not None:
             left_s = max(0, deadline_us - self._clock()) / 1_000_000
-            self._timers[sequence_id] = asyncio.get_running_loop().call_later(left_s, self._expire, stream)
+            self._timers[stream.sequence_id] = asyncio.get_running_loop().call_later(left_s, self._expire, stream)
         return stream
 
     def deliver(self, driver_id: str, deliveries: Iterable[Delivery]) -> tuple[str, ...]:
@@ -206,6 +229,16 @@ class Streams:
     def cut(self, stream: Stream, reason: Reason, message: str) -> None:
         """End ``stream`` with an error, and stop its sequence."""
         stream.cut(Tokens(token_ids=(), error=reason, message=message))
+
+    def continue_as(self, stream: Stream, entry: Entry) -> None:
+        """``stream`` is offered again as ``entry``: from now on nothing counts that comes of an earlier claim."""
+        del self._open[stream.sequence_id]
+        timer = self._timers.pop(stream.sequence_id, None)
+        stream.entry, stream.offered_us, stream.driver_id = entry, self._clock(), None
+        stream.num_moves += 1
+        self._open[stream.sequence_id] = stream
+        if timer is not None:
+            self._timers[stream.sequence_id] = timer
 
     def discard(self, stream: Stream) -> None:
         """Take no deliveries for ``stream``: it was refused."""
@@ -236,12 +269,18 @@ class Streams:
             stream.put(fresh, now_us)
         if delivery.error:
             if stream.driver_id in {None, driver_id}:
-                self._close(stream, _failed(stream, _reason(delivery.error)))
+                self._fail(stream, _reason(delivery.error))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
             self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
+
+    def _fail(self, stream: Stream, reason: Reason) -> None:
+        if reason is Reason.WORKER_LOST:
+            stream.lose()
+        else:
+            self._close(stream, _failed(stream, reason))
 
     def _fresh(self, stream: Stream, delivery: Delivery) -> tuple[int, ...]:
         """The tokens of ``delivery`` that are the next ones of ``stream``; the others are counted."""
@@ -258,7 +297,7 @@ class Streams:
             self._metrics.wait_ratio.observe(ratio)
 
     def _learn(self, stream: Stream) -> None:
-        self._estimates.note(stream.model, stream.class_name, stream.next_position)
+        self._estimates.note(stream.model, stream.entry.class_name, stream.next_position)
 
     def _expire(self, stream: Stream) -> None:
         over = exceeded()

@@ -2,7 +2,7 @@
 
 -- What is over its bound once these sums more of requests, tokens and bytes wait; nil when there is room.
 local function over(bounds, requests, tokens, bytes)
-  if total('requests') + requests > bounds.requests then return 'queue_full' end
+  if bounds.requests and total('requests') + requests > bounds.requests then return 'queue_full' end
   if bounds.tokens and total('tokens') + tokens > bounds.tokens then return 'queue_tokens_full' end
   if bounds.bytes and total('bytes') + bytes > bounds.bytes then return 'queue_full' end
   return nil

@@ -7,9 +7,11 @@ local function hear(driver, first)
   for index = first, #ARGV do
     if redis.call('ZREM', handed_by(driver), ARGV[index]) == 1 then
       local entry = load_entry(ARGV[index])
-      entry.place, entry.victim = 'held', nil
-      redis.call('SADD', held_by(driver), entry.id)
-      save(entry)
+      if entry then
+        entry.place, entry.victim = 'held', nil
+        redis.call('SADD', held_by(driver), entry.id)
+        save(entry)
+      end
     end
   end
   keep(handed_by(driver))

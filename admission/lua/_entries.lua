@@ -24,10 +24,21 @@ local function integer(number) return string.format('%.0f', number) end -- tostr
 
 local function digits(number) return string.format('%016.0f', number) end -- so that names sort as numbers do
 
+local wall = tonumber(ARGV[1]) -- read once: an act takes place at one moment
+
+local function wall_us()
+  if not wall then
+    local time = redis.call('TIME')
+    wall = time[1] * 1000000 + time[2]
+  end
+  return wall
+end
+
+-- The queue's own clock. It never goes back: when the wall clock was set back since the last entry came, this one goes on
+-- from there, and stays as far ahead.
 local function now_us()
-  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  local clock = redis.call('HMGET', TOTALS, 'ahead_us', 'last_us')
+  return math.max(wall_us() + tonumber(clock[1] or 0), tonumber(clock[2] or 0))
 end
 
 local function keep(key) redis.call('PEXPIRE', key, QUEUE_TTL_MS) end
@@ -38,6 +49,11 @@ local function renew()
     keep(turns_in(lane))
     keep(idle_in(lane))
   end
+end
+
+-- An entry comes at this moment of the queue's own clock: nothing that comes later is older.
+local function come(now)
+  redis.call('HSET', TOTALS, 'ahead_us', integer(now - wall_us()), 'last_us', integer(now))
 end
 
 local function total(field) return tonumber(redis.call('HGET', TOTALS, field) or 0) end

@@ -69,7 +69,7 @@ local function load_mark(id)
   return packed and cmsgpack.unpack(packed) or nil
 end
 
--- Drop it and leave a mark. `ending` is 'settled', 'withdrawn' or 'shed'.
+-- Drop it and leave a mark. `ending` is 'settled', 'withdrawn', 'shed' or 'lost'.
 local function finish(entry, ending)
   drop(entry)
   mark(entry.id, entry.answer, ending, entry.shed)

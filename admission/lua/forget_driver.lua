@@ -1,5 +1,5 @@
 -- forget_driver: the driver is gone. What it never received and what it had paused goes to the shared lines, past the bounds
---   if need be; what it had received is dropped without a mark, so that its origin may offer it again.
+--   if need be; what it had received is dropped and marked as lost: its origin offers it again, under another id.
 -- KEYS 16: those of admission/keys.py, in its order
 -- ARGV: clock, passes, driver, the beat at which it fell silent ('' to forget it in any case), then the ids that the driver
 --   received since its last call
@@ -10,7 +10,7 @@ if ARGV[4] ~= '' and redis.call('HGET', BEATS, driver) ~= ARGV[4] then return 'a
 
 renew()
 hear(driver, 5)
-for _, id in ipairs(redis.call('SMEMBERS', held_by(driver))) do drop(load_entry(id)) end
+for _, id in ipairs(redis.call('SMEMBERS', held_by(driver))) do finish(load_entry(id), 'lost') end
 for _, id in ipairs(redis.call('ZRANGE', handed_by(driver), 0, -1)) do put_back(load_entry(id)) end
 for _, name in ipairs(redis.call('ZRANGE', paused_by(driver), 0, -1)) do put_back(load_entry(id_in_line(name))) end
 redis.call('HDEL', WANTS, driver)

@@ -55,6 +55,7 @@ local wants, to_shed, refusal = wants_with_room(now), room_for(entry, bounds, ru
 if refusal and not next(wants) then return answer(refusal) end -- at once: under overload this is the usual case
 
 entry.number = next_number()
+come(now)
 join(entry)
 local driver, choice = taker(wants)
 if not driver and refusal then

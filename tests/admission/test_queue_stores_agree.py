@@ -145,25 +145,36 @@ class Stores(RuleBasedStateMachine):
     @rule(wanted=st.lists(offerings, min_size=1, max_size=4))
     def offer(self, wanted: list[Offering]) -> None:
         for one in wanted:
-            entry = Entry(
-                entry_id=f"e{len(self.entries)}",
-                class_name=one.cls.name,
-                rank=one.cls.rank,
-                standing=standing(
-                    self.order,
-                    cls=one.cls,
-                    tenant=one.tenant,
-                    tokens=one.tokens,
-                    deadline_in_us=one.deadline_in_us,
-                ),
-                tokens=one.tokens,
-                payload=bytes(range(one.num_bytes)),
+            self.offer_to_both(self.new_entry(one))
+
+    @rule(wanted=offerings)
+    def offer_past_bounds(self, wanted: Offering) -> None:
+        entry = self.new_entry(wanted)
+        self.both(
+            self.memory.offer_past_bounds(entry, self.now_us, wanted.rule),
+            lambda: self.redis.offer_past_bounds(entry, wanted.rule),
+        )
+
+    def new_entry(self, one: Offering) -> Entry:
+        entry = Entry(
+            entry_id=f"e{len(self.entries)}",
+            class_name=one.cls.name,
+            rank=one.cls.rank,
+            standing=standing(
+                self.order,
+                cls=one.cls,
                 tenant=one.tenant,
-                origin=f"tcp:{one.tenant}",
-            )
-            self.rules[entry.entry_id] = one.rule
-            self.entries.append(entry)
-            self.offer_to_both(entry)
+                tokens=one.tokens,
+                deadline_in_us=one.deadline_in_us,
+            ),
+            tokens=one.tokens,
+            payload=bytes(range(one.num_bytes)),
+            tenant=one.tenant,
+            origin=f"tcp:{one.tenant}",
+        )
+        self.rules[entry.entry_id] = one.rule
+        self.entries.append(entry)
+        return entry
 
     @precondition(lambda self: self.entries)
     @rule(back=backwards)
@@ -256,6 +267,11 @@ class Stores(RuleBasedStateMachine):
         if hasattr(self, "redis"):
             for driver in DRIVERS:
                 assert self.runner.run(tokens(driver)) == self.memory.is_woken(driver), driver
+
+    @invariant()
+    def the_queue_in_redis_is_whole(self) -> None:
+        if hasattr(self, "redis"):
+            assert self.runner.run(self.redis.reconcile())
 
     def claim_from_both(self, driver: str, asked: Asked) -> None:
         claims = self.both(self.memory.claim(driver, asked, self.now_us), lambda: self.redis.claim(driver, asked))
@@ -370,6 +386,7 @@ def perform(act: str, stores: Stores, choose: random.Random) -> None:
             lambda: stores.offer([some_offering(choose)]),
         ),
         "offer again": (offered, lambda: stores.offer_again(back)),
+        "offer past bounds": (True, lambda: stores.offer_past_bounds(some_offering(choose))),
         "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)), short)),
         "claim in exchange": (
             held,

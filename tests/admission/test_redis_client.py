@@ -27,7 +27,7 @@ async def ping(client: redis.asyncio.Redis) -> None:
 
 
 async def test_nothing_is_left_to_the_defaults_of_redis_py() -> None:
-    """They repeat for seconds what has failed, and have changed from version to version."""
+    """G06: they repeat for seconds what has failed, and have changed from version to version."""
     client = connect("redis://localhost:6379")
     twin = blocking_twin(client)
     assert client.connection_pool.max_connections == MAX_CONNECTIONS
@@ -43,7 +43,7 @@ async def test_nothing_is_left_to_the_defaults_of_redis_py() -> None:
 
 @pytest.mark.parametrize("url", ["unix:///nowhere/redis.sock", "redis://127.0.0.1:1"])
 async def test_a_redis_that_is_not_there_is_found_out_at_once(url: str) -> None:
-    """A connection refused is an answer; waiting for another one would cost every request seconds."""
+    """G06: a connection refused is an answer; waiting for another one would cost every request seconds."""
     client = connect(url)
     with pytest.raises(StoreUnavailable, match=r"^ping: "):
         await asyncio.wait_for(ping(client), HANG_GUARD_S)
@@ -51,7 +51,7 @@ async def test_a_redis_that_is_not_there_is_found_out_at_once(url: str) -> None:
 
 
 async def test_a_peer_that_accepts_and_says_nothing_costs_about_a_second() -> None:
-    """A black hole looks like a slow Redis: only time tells."""
+    """G06: a black hole looks like a slow Redis: only time tells."""
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # until the client has had enough
@@ -67,7 +67,7 @@ async def test_a_peer_that_accepts_and_says_nothing_costs_about_a_second() -> No
 
 
 async def test_a_frozen_redis_costs_every_caller_about_a_second(own_redis: RedisServer) -> None:
-    """Also those who wait for a connection behind those who wait for Redis: the bound is on the whole call."""
+    """G06: also those who wait for a connection behind those who wait for Redis: the bound is on the whole call."""
     client = connect(own_redis.url)
     await ping(client)
     os.kill(own_redis.pid, signal.SIGSTOP)
@@ -83,7 +83,7 @@ async def test_a_frozen_redis_costs_every_caller_about_a_second(own_redis: Redis
 async def test_a_cancelled_call_never_leaves_its_reply_to_the_next_one(
     redis_server: RedisServer, run_dir: Path
 ) -> None:
-    """Crossed replies would show one client's text to another."""
+    """G04: crossed replies would show one client's text to another."""
     choose = random.Random(4)
     proxy = RedisProxy(socket=run_dir / "proxy.sock", redis_socket=redis_server.socket)
     async with proxy.running():
@@ -166,7 +166,7 @@ async def test_a_cancel_that_something_below_swallowed_is_raised_at_the_end_of_t
 
 
 async def test_a_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:
-    """It would drop accepted requests without a word."""
+    """G08: it would drop accepted requests without a word."""
     client = connect(own_redis.url)
     await client.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(StoreUnavailable, match=r"set maxmemory-policy to noeviction \(it is allkeys-lru\)"):

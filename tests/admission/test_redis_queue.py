@@ -92,7 +92,7 @@ async def queue(redis_client: redis.asyncio.Redis, redis_server: RedisServer, op
 
 @pytest.mark.usefixtures("redis_client")
 async def test_no_more_wait_than_the_bound_whoever_offers(redis_server: RedisServer, open_queue: Opener) -> None:
-    """The bound is the cluster's: several gateways in a storm may not overshoot it together."""
+    """G01: the bound is the cluster's: several gateways in a storm may not overshoot it together."""
     gateways = [open_queue(redis_server.url) for _ in range(4)]
     seen = []
 
@@ -302,7 +302,7 @@ async def test_what_tenants_were_given_is_forgotten_once_it_makes_no_difference(
 async def test_a_claim_whose_reply_was_lost_is_given_again_once(
     redis_server: RedisServer, queue: RedisQueue, open_queue: Opener, run_dir: Path
 ) -> None:
-    """Popped and never arrived is how queues lose work."""
+    """G09: popped and never arrived is how queues lose work."""
     async with RedisProxy(socket=run_dir / "proxy.sock", redis_socket=redis_server.socket).running() as proxy:
         driver = open_queue(proxy.url)
         await queue.offer(entry("e"))
@@ -353,7 +353,7 @@ async def test_what_was_withdrawn_on_its_way_to_a_driver_is_not_given_again(
 async def test_cancelled_waits_lose_no_entry(
     redis_server: RedisServer, queue: RedisQueue, open_queue: Opener, run_dir: Path
 ) -> None:
-    """A driver may be interrupted between the pop and its reply; the entry must find it all the same, once."""
+    """G04: a driver may be interrupted between the pop and its reply; the entry must find it all the same, once."""
     async with RedisProxy(socket=run_dir / "proxy.sock", redis_socket=redis_server.socket).running() as proxy:
         driver = open_queue(proxy.url)
         proxy.delay_s = 0.004
@@ -406,7 +406,7 @@ async def is_blocked(client: redis.asyncio.Redis) -> bool:
 async def test_a_redis_without_memory_refuses_offers_and_lets_go_of_the_rest(
     own_redis: RedisServer, open_queue: Opener
 ) -> None:
-    """All or nothing: an offer refused half way would be counted for ever, and what ends must always be able to end."""
+    """G08: an offer refused half way would be counted for ever, and what ends must always be able to end."""
     queue = open_queue(own_redis.url)
     for number in range(5):
         await queue.offer(entry(f"e{number}"))
@@ -431,7 +431,7 @@ async def test_a_redis_without_memory_refuses_offers_and_lets_go_of_the_rest(
 async def test_a_redis_without_memory_still_passes_over_and_exchanges(
     own_redis: RedisServer, open_queue: Opener
 ) -> None:
-    """Each changes several entries at once; half done, an entry would lie in two places or in none."""
+    """G08: each changes several entries at once; half done, an entry would lie in two places or in none."""
     queue = open_queue(own_redis.url, max_passes=1)
     await queue.offer(entry("low", tokens=50))
     (low,) = await queue.claim(DRIVER, Asked(slots=1))
@@ -497,7 +497,7 @@ async def test_a_full_queue_says_so_also_without_memory(own_redis: RedisServer, 
 async def test_a_driver_that_fell_silent_is_forgotten_by_any_gateway(
     redis_server: RedisServer, queue: RedisQueue, open_queue: Opener
 ) -> None:
-    """What it never received goes on elsewhere; what it had is its origin's to offer again."""
+    """G09: what it never received goes on elsewhere; what it had is its origin's to offer again."""
     await queue.offer(entry("held"))
     await queue.claim(DRIVER, Asked(slots=2))
     await queue.claim(DRIVER, Asked(slots=1))
@@ -511,8 +511,9 @@ async def test_a_driver_that_fell_silent_is_forgotten_by_any_gateway(
 
     await wait_until(reap, "the silent driver is forgotten")
     assert reaped == [DRIVER]
+    assert await queue.lost(["held", "handed", "never"]) == {"held"}
     assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=5))) == ["handed"]
-    assert (await queue.offer(entry("held"))).outcome is Offered.HANDED
+    assert (await queue.offer_past_bounds(entry("held again"))).outcome is Offered.HANDED
 
 
 async def test_a_driver_that_speaks_in_the_last_moment_is_not_forgotten(

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+import redis.asyncio
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +22,7 @@ from gateway.api_keys import ApiKeys
 from gateway.app import HttpSettings, MetricsAt, build_app, make_runner
 from gateway.class_table import ClassTable
 from gateway.metrics import Metrics
+from gateway.redis_server import RedisServer
 from tests.gateway.fakes import MODEL, FakeDispatcher
 
 
@@ -152,3 +154,10 @@ async def serve() -> AsyncIterator[ServeGateway]:
 async def gateway(serve: ServeGateway) -> Gateway:
     """A gateway with the default bounds, whose model says "Hello world"."""
     return await serve()
+
+
+@pytest.fixture
+async def url(redis_client: redis.asyncio.Redis, redis_server: RedisServer) -> str:
+    """An empty Redis."""
+    assert await redis_client.dbsize() == 0
+    return redis_server.url

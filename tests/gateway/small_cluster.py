@@ -78,6 +78,17 @@ def request(**changes: Any) -> GenerationRequest:
     return GenerationRequest(**(values | changes))
 
 
+async def nothing_waits(gateway: Member) -> bool:
+    return (await gateway.assembly.queues.of("fake").stats()).requests == 0
+
+
+async def is_idle(gateway: Member) -> bool:
+    """Nothing runs and nothing waits."""
+    return await nothing_waits(gateway) and all(
+        gateway.value(name) == 0 for name in ("sluicegate_slots_in_use", "sluicegate_kv_blocks_in_use")
+    )
+
+
 async def read_all(stream: Stream, timeout_s: float = 10.0) -> Tokens:
     """Everything of a stream, as one item."""
     token_ids: list[int] = []

@@ -26,7 +26,7 @@ from gateway.errors import Reason, Refused
 from gateway.forecast import DriverSpeed
 from gateway.redis_server import RedisServer
 from gateway.streams import Stream
-from tests.gateway.small_cluster import Member, member, read_all, request
+from tests.gateway.small_cluster import Member, is_idle, member, nothing_waits, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake_script import Echo, FakeScript, Text
@@ -45,26 +45,8 @@ async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
     await peer.kill()
 
 
-@pytest_asyncio.fixture
-async def url(redis_client: Any, redis_server: RedisServer) -> str:
-    """An empty Redis."""
-    assert redis_client is not None
-    return redis_server.url
-
-
 def echoed(num_tokens: int) -> tuple[int, ...]:
     return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
-
-
-async def nothing_waits(gateway: Member) -> bool:
-    return (await gateway.assembly.queues.of("fake").stats()).requests == 0
-
-
-async def is_idle(gateway: Member) -> bool:
-    """Nothing runs and nothing waits."""
-    return await nothing_waits(gateway) and all(
-        gateway.value(name) == 0 for name in ("sluicegate_slots_in_use", "sluicegate_kv_blocks_in_use")
-    )
 
 
 async def test_a_request_gives_every_token_once_and_in_order(url: str, run_dir: Path, worker: WorkerPeer) -> None:
@@ -325,8 +307,8 @@ async def test_a_deadline_that_is_over_is_not_offered(url: str, run_dir: Path, w
 async def test_a_killed_worker_ends_its_streams_with_a_typed_error_and_is_driven_again(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
-    """Never a half answer that looks whole; and nothing is left of it when the worker is back."""
-    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+    """Where requests may not move: never a half answer that looks whole, and nothing is left of it afterwards."""
+    async with member(url, run_dir, workers=(worker.address,), max_moves=0) as gateway:
         await gateway.ready()
         streams = [await gateway.submit(max_tokens=2000, prompt_ids=PROMPT) for _ in range(2)]
         for stream in streams:
@@ -346,8 +328,10 @@ async def test_a_worker_that_makes_no_progress_counts_as_lost(url: str, run_dir:
     async with member(url, run_dir, workers=(worker.address,), progress_timeout_s=0.2) as gateway:
         await gateway.ready()
         worker.gate.clear()
-        answer = await read_all(await gateway.submit(prompt_ids=PROMPT))
-        assert answer.error is Reason.WORKER_LOST
+        stream = await gateway.submit(prompt_ids=PROMPT)
+        await wait_until(lambda: len(worker.epochs) == 2, "the worker is driven anew")
+        worker.gate.set()
+        assert (await read_all(stream)).token_ids == echoed(8)
 
 
 async def test_a_full_queue_refuses_with_a_time_to_come_back(
@@ -568,10 +552,10 @@ async def test_a_frozen_store_leaves_running_streams_alone_and_refuses_new_ones(
         await wait_until(lambda: is_idle(gateway), "nothing leaks")
 
 
-async def test_what_waits_in_a_store_that_loses_its_data_ends_with_a_typed_error(
+async def test_what_waits_in_a_store_that_loses_its_data_is_offered_again(
     url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody will claim it: without this its client waits for ever. What runs is not touched."""
+    """Nobody would ever claim it: without this its client waits for ever. What runs is not touched."""
     monkeypatch.setattr("gateway.heartbeat.BEAT_S", 0.02)
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
@@ -581,9 +565,10 @@ async def test_what_waits_in_a_store_that_loses_its_data_ends_with_a_typed_error
         worker.gate.clear()
         waiting = await gateway.submit(max_tokens=8, prompt_ids=PROMPT)
         await redis_client.flushall()
-        answer = await read_all(waiting)
-        assert (answer.token_ids, answer.error) == ((), Reason.STORE_UNAVAILABLE)
-        assert all(stream.is_open for stream in running)
+        await wait_until(lambda: waiting.num_moves == 1, "it is offered again")
+        worker.gate.set()
+        assert (await read_all(waiting)).token_ids == echoed(8)
+        assert [stream.num_moves for stream in running] == [0, 0]
 
 
 async def test_a_long_prompt_that_runs_when_the_store_loses_its_data_is_left_alone(
@@ -598,10 +583,10 @@ async def test_a_long_prompt_that_runs_when_the_store_loses_its_data_is_left_alo
         await wait_until(lambda: gateway.value("sluicegate_slots_in_use") == 1, "it runs")
         waiting = [await gateway.submit(max_tokens=8, prompt_ids=PROMPT) for _ in range(2)]
         await redis_client.flushall()
-        answer = await read_all(waiting[-1])
-        assert answer.error is Reason.STORE_UNAVAILABLE, "as long as it takes to give up what waits"
+        await wait_until(lambda: waiting[-1].num_moves == 1, "as long as it takes to give up what waits")
         worker.gate.set()
-        assert (await read_all(stream)).finish == "length"
+        assert {(await read_all(each)).finish for each in (stream, *waiting)} == {"length"}
+        assert stream.num_moves == 0
 
 
 async def test_a_gateway_that_uses_few_blocks_refuses_what_they_cannot_hold(
@@ -619,7 +604,7 @@ async def test_a_gateway_that_uses_few_blocks_refuses_what_they_cannot_hold(
 async def test_draining_refuses_new_requests_and_lets_the_others_finish(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
-    """A rolling restart cuts no stream, not even one that still waits in the queue."""
+    """D14: a rolling restart cuts no stream, not even one that still waits in the queue."""
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
         worker.gate.clear()
@@ -639,7 +624,7 @@ async def test_draining_refuses_new_requests_and_lets_the_others_finish(
 async def test_what_outlives_the_drain_time_is_cut_with_a_typed_end(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
-    """A stop is bounded, and never looks like a finished answer."""
+    """D14: a stop is bounded, and never looks like a finished answer."""
     async with member(url, run_dir, workers=(worker.address,)) as gateway:
         await gateway.ready()
         stream = await gateway.submit(max_tokens=2000, prompt_ids=PROMPT)

@@ -79,7 +79,7 @@ def test_a_prediction_is_scored_by_what_came_of_it() -> None:
 
 @pytest.mark.parametrize(("wait_s", "least"), [(0.0, LEAST_RETRY_S), (10.0, 10.0), (40.0, 40.0), (10**9, 48.0)])
 def test_the_time_to_come_back_is_bounded_and_never_the_same_for_all(wait_s: float, least: float) -> None:
-    """Clients that were refused together must not return together, at the bounds no more than between them."""
+    """G03: clients that were refused together must not return together, at the bounds no more than between them."""
     times = [retry_after_s(wait_s) or 0.0 for _ in range(20_000)]
     assert least <= min(times)
     assert max(times) <= min(MOST_RETRY_S, least + max(0.25 * least, LEAST_SPREAD_S))

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
 from gateway.streams import Stream
+from tests.gateway.fake_queue import claim_of
 
 
 def stream() -> Stream:
-    return Stream("s", model="fake", class_name="standard", on_complete=lambda _: None, on_cancel=lambda _: None)
+    return Stream(
+        claim_of("s").entry,
+        model="fake",
+        offered_us=0,
+        on_complete=lambda _: None,
+        on_cancel=lambda _: None,
+        on_lost=lambda _: None,
+    )
 
 
 def beats_until_given_up(opened: Stream, *, at_most: int) -> int | None:
@@ -44,3 +52,14 @@ def test_a_token_starts_the_count_anew() -> None:
     for beat in range(2 * ELSEWHERE_BEATS):
         opened.put((1,), beat)
         assert forgotten.observe((opened,), {"s"}) == ()
+
+
+def test_a_request_whose_driver_fell_silent_has_no_longer_than_one_that_waits() -> None:
+    """Its driver is dead, or cut off from the store alone; then its tokens come, and start the count anew."""
+    forgotten, begun = Forgotten(), stream()
+    begun.driver_id = "d"
+    begun.put((1,), 0)
+    beats = 1
+    while not forgotten.observe((begun,), {"s"}, {"s"}):
+        beats += 1
+    assert beats == WAITING_BEATS

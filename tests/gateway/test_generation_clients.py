@@ -40,7 +40,7 @@ def leave_by_half(writer: asyncio.StreamWriter) -> None:
 async def test_a_client_that_leaves_cancels_its_sequence(
     serve: ServeGateway, leave: Callable[[asyncio.StreamWriter], None], stream: bool
 ) -> None:
-    """Also one that never gets a byte: nothing is generated for nobody. And it is no error of ours."""
+    """D11: also one that never gets a byte: nothing is generated for nobody. And it is no error of ours."""
     gateway = await serve(scripted(Tokens(token_ids=ids_of_text("Some"))))
     with capture_logs() as logs:
         async with connection(gateway.port) as (reader, writer), asyncio.timeout(5):
@@ -84,7 +84,7 @@ async def test_a_connection_serves_again_after_an_abandoned_one(gateway: Gateway
 async def test_hanging_up_at_any_moment_is_one_quiet_line(
     serve: ServeGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the headers, between two writes, within one: no traceback, no lost sequence, each counted once."""
+    """D11: before the headers, between two writes, within one: no traceback, no lost sequence, each counted once."""
     gateway = await serve(FakeDispatcher(script=lambda _: [Tokens(token_ids=ids_of_text("word "))] * 200))
     faults: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))

@@ -43,7 +43,7 @@ async def test_a_refusal_to_come_back_later_says_when(gateway: Gateway, reason: 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reason", [Reason.SHED, Reason.DEADLINE_EXCEEDED, Reason.WORKER_LOST])
 async def test_a_failure_before_the_first_token_is_a_status(serve: ServeGateway, reason: Reason, stream: bool) -> None:
-    """A queued stream has sent no header, so it can still be refused like any request."""
+    """G03: a queued stream has sent no header, so it can still be refused like any request."""
     gateway = await serve(scripted(Tokens(token_ids=(), error=reason, message="No.")))
     reply = await gateway.chat(stream=stream)
     assert (reply.status, reply.error["code"]) == (ANSWERS[reason].status, reason)

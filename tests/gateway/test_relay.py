@@ -19,6 +19,7 @@ from gateway.estimates import Estimates
 from gateway.metrics import Metrics
 from gateway.relay import Relay
 from gateway.streams import Stream, Streams
+from tests.gateway.fake_queue import claim_of
 from tests.gateway.small_cluster import read_all
 from tests.support import wait_until
 from workers.wire import Delivery
@@ -77,7 +78,12 @@ class End:
         )
 
     def open(self, sequence_id: str) -> Stream:
-        return self.streams.open(sequence_id, model="m", class_name="standard", on_cancel=lambda _stream: None)
+        return self.streams.open(
+            claim_of(sequence_id).entry,
+            model="m",
+            on_cancel=lambda _stream: None,
+            on_lost=lambda stream: self.streams.cut(stream, Reason.WORKER_LOST, "Its driver is gone."),
+        )
 
     def say(self, origin: End, position: int, *token_ids: int, finish: str = "", sequence_id: str = "a") -> None:
         self.relay.deliver(
@@ -155,8 +161,8 @@ async def test_sequences_of_an_origin_that_stays_unreachable_are_cancelled(run_d
         await wait_until(lambda: driver.driver.lost_origins == [origin.relay.address], "it is given up")
 
 
-async def test_streams_of_a_driver_that_stays_away_end_with_an_error(run_dir: Path) -> None:
-    """Never a stream that just stops."""
+async def test_streams_of_a_driver_that_stays_away_are_lost(run_dir: Path) -> None:
+    """Whoever answers for them then, they never just stop."""
     addresses = Addresses()
     async with up(run_dir, "origin", addresses) as origin:
         stream = origin.open("a")

@@ -15,20 +15,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
-from gateway.redis_server import RedisServer
 from gateway.serve import serve
 from gateway.settings import GatewaySettings
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
-
-
-@pytest_asyncio.fixture
-async def url(redis_client: Any, redis_server: RedisServer) -> str:
-    """An empty Redis."""
-    assert redis_client is not None
-    return redis_server.url
 
 
 def free_port() -> int:
@@ -63,7 +54,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 async def test_a_completion_streams_over_http_and_a_signal_drains_it(url: str, run_dir: Path) -> None:
-    """Unready and refusing at once, yet the open stream ends as if nothing had happened."""
+    """D14: unready and refusing at once, yet the open stream ends as if nothing had happened."""
     peer = WorkerPeer()
     await peer.start(f"unix:{run_dir}/w0")
     async with served(redis=url, worker=(peer.address,), relay=f"unix:{run_dir}/r") as (http, task):

@@ -16,6 +16,7 @@ from gateway.estimates import Estimates
 from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
 from gateway.streams import Stream, StreamBounds, Streams
+from tests.gateway.fake_queue import claim_of
 from workers.wire import Delivery
 
 
@@ -37,10 +38,10 @@ class Setup:
 
     def open(self, sequence_id: str = "a", *, deadline_us: int | None = None) -> Stream:
         return self.streams.open(
-            sequence_id,
+            claim_of(sequence_id).entry,
             model="m",
-            class_name="standard",
             on_cancel=lambda stream: self.cancelled.append(stream.sequence_id),
+            on_lost=lambda stream: self.streams.cut(stream, Reason.WORKER_LOST, "The worker is gone."),
             deadline_us=deadline_us,
         )
 

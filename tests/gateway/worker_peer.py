@@ -7,7 +7,7 @@ import asyncio
 from gateway.frames import FrameConnection, FrameListener
 from workers.fake import FakeExecutor
 from workers.fake_script import FakeScript
-from workers.wire import Hello, PlanMessage, TokenizerRequest, Welcome
+from workers.wire import Hello, PlanMessage, ReportMessage, TokenizerRequest, Welcome
 
 
 class WorkerPeer:
@@ -35,6 +35,10 @@ class WorkerPeer:
     async def restart(self) -> None:
         self._listener = FrameListener(secret=self._secret, serve=self._serve)
         await self._listener.start(self.address)
+
+    def report(self, connection: FrameConnection, report: ReportMessage) -> None:
+        """What a test may do otherwise."""
+        connection.send(report)
 
     async def _serve(self, connection: FrameConnection) -> None:
         executor = self.executor
@@ -72,6 +76,6 @@ class WorkerPeer:
         while True:
             plan = await waiting.get()
             await self.gate.wait()
-            connection.send(self.executor.execute(plan))
+            self.report(connection, self.executor.execute(plan))
             self.executed += 1
             await asyncio.sleep(0)

@@ -77,7 +77,7 @@ async def test_streams_advance_together(cluster: Cluster) -> None:
     ids=["a queue of 8"],
 )
 async def test_beyond_the_queue_every_client_gets_a_clear_no(cluster: Cluster) -> None:
-    """64 at once on four slots and a queue of eight: each completes or knows when to come back, and it adds up."""
+    """G01: 64 at once on four slots and a queue of eight: each completes or knows when to come back, and it adds up."""
 
     async def outcome(request: Coroutine[Any, Any, str]) -> str | openai.RateLimitError:
         try:

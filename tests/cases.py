@@ -1,0 +1,9 @@
+"""The cases in which real systems went wrong, by area. Each is a test here, and its docstring names the case."""
+
+CASES = {
+    "admission": ("G01", "G03"),
+    "disconnect": ("D01", "D02", "D03", "D05", "D07", "D09", "D11"),
+    "redis": ("G04", "G06", "G08", "G09"),
+    "shutdown": ("D14",),
+    "time": ("G11",),
+}
