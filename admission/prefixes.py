@@ -50,12 +50,13 @@ class Prefixes:
         return num_found < self._most(sequence) and _key(sequence, num_found) in self._being_filled
 
     def start(self, sequence: Sequence, num_found: int) -> None:
-        """It runs from now on, and fills what was not found."""
+        """It runs from now on, and fills what was not found nor brought along."""
         if not self._is_on:
             return
         sequence.published = num_found
         sequence.num_named = max(sequence.num_named, num_found)
-        sequence.filling = range(num_found, len(sequence.spec.block_hashes))
+        first = max(num_found, sequence.prefilled // self._block_size)
+        sequence.filling = range(first, max(first, len(sequence.spec.block_hashes)))
         for index in sequence.filling:
             key = _key(sequence, index)
             self._being_filled[key] = self._being_filled.get(key, 0) + 1

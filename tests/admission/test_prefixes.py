@@ -178,3 +178,21 @@ def test_kv_that_comes_back_from_elsewhere_is_not_looked_for(progress: Progress)
     assert start.computed_tokens == 9 + run.tokens["batch"] - 1
     assert start.swapped_tokens == (start.computed_tokens if progress is Progress.SWAP else 0)
     run.run_until_idle()
+
+
+@pytest.mark.parametrize("progress", [Progress.RETAIN, Progress.SWAP])
+def test_what_came_back_with_its_kv_is_not_waited_for(progress: Progress) -> None:
+    """It decodes: it will never fill the blocks of its prompt again, and a follower would wait for its end."""
+    limits = replace(LIMITS, max_slots=1, kv_blocks=60, max_in_flight=1)
+    run = Harness(limits, SLUICEGATE, progress)
+    run.claim(make_spec("batch", prompt=16, output=100, rank=2, score=5, family="app"))
+    run.report()
+    run.exchange(make_spec("large", prompt=236, output=1, rank=0), "batch")  # its blocks are overwritten
+    while "large" not in run.ended:
+        run.report() if run.in_flight else run.step()
+    run.change_limits(replace(limits, max_slots=2))
+    run.resume("batch")
+    run.claim(make_spec("follower", prompt=17, output=2, rank=0, family="app"))
+    start_of(run, "follower")
+    assert "batch" not in run.ended
+    run.run_until_idle()
