@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from admission.events import Weakest
@@ -54,13 +54,25 @@ def choose(lines: Lines, driver_id: str, want: StandingWant, *, victim: Item | N
     """What a claim of the driver is given next: the first of the classes that are short of slots, else of all.
 
     That is the first entry that has room, or the very first in exchange for ``victim``; None when nothing may be given.
-    The look ends at an entry that does not fit and has been passed ``max_passes`` times.
+    The look ends at an entry that does not fit and has been passed ``max_passes`` times. The head of all counts a pass
+    too when a class that is short goes ahead and leaves no room for it: no share may keep it from memory for ever.
     """
     if want.short:
-        first = _first(lines.in_order_for(driver_id, want.short), want, victim, max_passes, classes=want.short)
-        if first is not None:
-            return first
+        choice = _first(lines.in_order_for(driver_id, want.short), want, victim, max_passes, classes=want.short)
+        choice = _pass_head(choice, next(iter(lines.in_order_for(driver_id)), None), want, max_passes)
+        if choice is not None:
+            return choice
     return _first(lines.in_order_for(driver_id), want, victim, max_passes)
+
+
+def _pass_head(choice: Choice | None, head: Item | None, want: StandingWant, max_passes: int) -> Choice | None:
+    """``choice``, with the pass that it costs a head that does not fit (beside it); None when it was passed enough."""
+    if choice is None or head is None or want.slots == 0 or want.kv_tokens is None:
+        return choice
+    fits_after = head.entry.tokens <= want.kv_tokens - choice.item.entry.tokens
+    if fits_after or choice.victim is not None or head is choice.item or head in choice.passed:
+        return choice
+    return replace(choice, passed=(head, *choice.passed)) if head.passes < max_passes else None
 
 
 def _first(

@@ -40,11 +40,25 @@ local function first(driver, want, classes)
   return nil
 end
 
+-- The first of the classes that are short of slots. When it leaves no room for the head of all, that counts as a pass, and
+-- after so many passes nothing goes ahead of the head: no share may keep it from memory for ever.
+local function first_short(driver, want)
+  local choice, head = first(driver, want, want.short), walk_for(driver)()
+  if not choice or choice.victim or want.slots == 0 or not want.kv_tokens then return choice end
+  if head.id == choice.entry.id or head.tokens <= want.kv_tokens - choice.entry.tokens then return choice end
+  for _, passed in ipairs(choice.passed) do
+    if passed.id == head.id then return choice end
+  end
+  if head.passes >= MAX_PASSES then return nil end
+  table.insert(choice.passed, 1, head)
+  return choice
+end
+
 -- What a claim of the driver would be given next: {entry, the entries passed over, the victim of an exchange}; nil for
 -- nothing. Classes that are short of slots come first.
 local function choose(driver, want)
   if want.slots == 0 and not want.weakest then return nil end
-  return next(want.short) and first(driver, want, want.short) or first(driver, want)
+  return next(want.short) and first_short(driver, want) or first(driver, want)
 end
 
 -- Give the driver what was chosen for it. A victim goes into its line.
