@@ -16,6 +16,9 @@ DEFAULT_MAX_ITERATIONS = 200
 MOST_ITERATIONS = 1_000_000
 """Each iteration is a row of the trace, in memory: about a gigabyte at this bound."""
 
+MOST = 1_000_000_000
+"""Of anything: a larger number is a slip, and sums of many such still fit a machine's integers."""
+
 _POLICY_REQUIRED = ("max_active", "max_queue", "token_budget", "prefill_chunk")
 _POLICY_OPTIONAL = ("max_iterations", "priority_preemption")
 _REQUEST_KEYS = ("id", "arrival", "priority", "prompt", "output")
@@ -147,6 +150,8 @@ def _whole(value: object, name: str, *, least: int) -> int:
         raise ScenarioError(f"{name} must be a whole number")
     if value < least:
         raise ScenarioError(f"{name} must be at least {least}")
+    if value > MOST:
+        raise ScenarioError(f"{name} must be at most {MOST}")
     return value
 
 

@@ -307,14 +307,18 @@ class Scheduler:
         self._build(first_step=self._roster.next_step, first_number=self._roster.next_number)
 
     def _on_limits_changed(self, limits: Limits) -> None:
-        """Fewer slots pause the newest sequences at once: a plan never holds more than the limits in force."""
+        """Fewer slots pause the newest sequences at once: a plan never holds more than the limits in force.
+
+        Those that must stay go last, and only when the others are not enough.
+        """
         check_limits(limits)
         for name in ("kv_blocks", "block_size", "host_blocks"):
             if getattr(limits, name) != getattr(self._limits, name):
                 raise ValueError(f"{name} belongs to the worker and cannot change while it runs")
         self._limits = limits
         self._memory.unpreemptible = limits.unpreemptible
-        for sequence in list(self._roster.batch)[limits.max_slots :]:
+        newest_first = sorted(self._roster.batch, key=lambda s: (self._memory.must_stay(s), -s.number))
+        for sequence in newest_first[: max(0, len(newest_first) - limits.max_slots)]:
             self._roster.pause(sequence, announce=PauseReason.SLOT)
 
 

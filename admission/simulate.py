@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from admission.events import Claimed, Exchanged, Finished, FinishReason, Plan, Reported, SequenceSpec
 from admission.limits import Limits
-from admission.presets import Preset, SlotPreemption
+from admission.presets import PrefillRule, Preset, SlotPreemption
 from admission.scenario import Policy, Priority, Request, Scenario
 from admission.scheduler import Scheduler
 from admission.trace import Outcome, RequestSummary, Result, Row, Termination
@@ -41,6 +41,7 @@ class _Run:
             preset = replace(preset, slot_preemption=SlotPreemption.NEVER)
         self.trace: list[Row] = []
         self._policy = policy
+        self._budget = None if preset.prefill is PrefillRule.WHOLE else policy.token_budget
         self._scheduler = Scheduler(_limits(policy), preset, progress=preset.progress)
         self._worker = _IdealWorker()
         self._queue: deque[SequenceSpec] = deque()
@@ -56,7 +57,7 @@ class _Run:
         return self._num_open == 0
 
     def iterate(self, iteration: int) -> None:
-        row = Row(iteration=iteration, unused_budget=self._policy.token_budget)
+        row = Row(iteration=iteration, unused_budget=self._budget)
         for request in self._arrivals.pop(iteration, ()):
             self._offer(_spec(request), row)
         self._promote(iteration)
@@ -102,7 +103,8 @@ class _Run:
         row.decode = [worker.sequence_id(slot) for slot in plan.decode]
         row.prefill = [(worker.sequence_id(span.slot), span.length) for span in plan.prefill]
         row.prefill_emitted = [worker.sequence_id(span.slot) for span in plan.prefill if span.emits]
-        row.unused_budget -= len(plan.decode) + sum(span.length for span in plan.prefill)
+        if row.unused_budget is not None:
+            row.unused_budget -= len(plan.decode) + sum(span.length for span in plan.prefill)
         report = worker.run(plan)
         row.completed = [worker.sequence_id(finished.slot) for finished in report.finished]
         for sequence_id in row.prefill_emitted:

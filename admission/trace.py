@@ -42,7 +42,7 @@ class Row:
     completed: list[str] = field(default_factory=list)
     queue: list[str] = field(default_factory=list)
     active: list[str] = field(default_factory=list)
-    unused_budget: int
+    unused_budget: int | None
 
     def document(self) -> dict[str, Any]:
         return {

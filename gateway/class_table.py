@@ -37,10 +37,7 @@ class ClassTable:
             raise ValueError(f"one class has the service tier '{Tier.DEFAULT}': it serves whoever asks for none")
         if sum(cls.share_percent for cls in self._by_rank) > 100:
             raise ValueError("the guaranteed shares of all classes are at most 100 percent together")
-        ranges = [cls.max_priority for cls in self._by_rank]
-        bounds = [bound for bound in ranges[:-1] if bound is not None]
-        if ranges[-1] is not None or len(bounds) < len(ranges) - 1 or bounds != sorted(set(bounds)):
-            raise ValueError("max priorities rise from class to class, and the last class has none")
+        self._check_priorities()
 
     def __iter__(self) -> Iterator[PriorityClass]:
         return iter(self._by_rank)
@@ -72,3 +69,17 @@ class ClassTable:
             message = f"'service_tier' should be auto or one of {', '.join(sorted(self._by_tier))} here."
             raise Refused(Reason.INVALID_VALUE, message, param="service_tier")
         return cls
+
+    def _check_priorities(self) -> None:
+        """Every integer falls into one class: bounds rise from class to class, and the last class has none."""
+        *bounded, last = self._by_rank
+        if last.max_priority is not None:
+            raise ValueError(
+                f"{last.name}.max-priority: the class of the greatest rank takes all the rest, without one"
+            )
+        below: int | None = None
+        for cls in bounded:
+            if cls.max_priority is None or (below is not None and cls.max_priority <= below):
+                least = "" if below is None else f" above {below}"
+                raise ValueError(f"{cls.name}.max-priority: is needed here, a whole number{least}")
+            below = cls.max_priority

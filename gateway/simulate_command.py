@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -48,7 +49,8 @@ def simulate_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code. Bad input gives one line on stderr and 2."""
     arguments = _parser().parse_args(argv)
     try:
-        _simulate(arguments)
+        with _ending_in_order():
+            _simulate(arguments)
         sys.stdout.flush()
     except InputError as error:
         return _refuse(f"{arguments.input}: {error}")
@@ -62,6 +64,21 @@ def simulate_main(argv: Sequence[str]) -> int:
         _say("interrupted")
         return INTERRUPTED
     return 0
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as an error does, so that nothing half-written is left."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _simulate(arguments: argparse.Namespace) -> None:
@@ -168,6 +185,12 @@ def _refuse(sentence: str) -> int:
     return BAD_INPUT
 
 
+def _folder_path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder")
+    return Path(text)
+
+
 class _Parser(argparse.ArgumentParser):
     """Refuses in one line, like everything else here."""
 
@@ -192,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="P",
         help=f"scheduling rule; default: {SCENARIO_PRESET} for a scenario, {TRACE_PRESET} for a trace",
     )
-    parser.add_argument("--compare", metavar="P1,P2,…", help="one table for several presets, instead of --preset")
+    parser.add_argument("--compare", metavar="P1,P2,...", help="one table for several presets, instead of --preset")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="set a limit (see below); may be repeated"
     )
@@ -203,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
         "--arrivals", metavar="WHEN", help="arrivals of a trace instead of its own: burst, or poisson:RATE[,seed=N]"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write the rows of all iterations and the requests here"
+        "--out", type=_folder_path, metavar="DIR", help="write the rows of all iterations and the requests here"
     )
     return parser
 

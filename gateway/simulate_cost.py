@@ -34,7 +34,8 @@ def parse_cost(text: str) -> Machine:
         cost = replace(CPU_135M.cost, **_linear(text, rest)) if rest else CPU_135M.cost
         return replace(CPU_135M, name=text, origin="as given, the rest and limits of cpu-135m", cost=cost)
     raise OptionError(
-        f"--cost {text}: must be {', '.join(MACHINES)}, constant:MS or linear:{'=…,'.join(_COST_FIELDS)}=…"
+        f"--cost {text}: must be {', '.join(MACHINES)}, constant:MS or linear:NAME=NUMBER,..."
+        f" with names of {', '.join(_COST_FIELDS)}"
     )
 
 

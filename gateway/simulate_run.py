@@ -20,7 +20,10 @@ from admission.trace_csv import Arrival
 from admission.trace_run import TraceRun
 from admission.trace_setup import TraceSetup
 from gateway.progress_bar import ProgressBar
+from gateway.simulate_errors import OptionError
 from gateway.staging import Staging
+
+MOST_US = (1 << 63) - 1
 
 ROWS_FILE = "scheduler_trace.jsonl"
 DOCUMENT_FILE = "scheduler_trace.json"
@@ -57,6 +60,8 @@ def run_trace(arrivals: Sequence[Arrival], setup: TraceSetup, *, staging: Stagin
         nullcontext() if staging is None else staging.create(folder + ROWS_FILE) as file,
     ):
         for row in run.iterations():
+            if row.at_us + row.took_us > MOST_US:
+                raise OptionError("--cost: simulated time goes beyond 64 bits of microseconds")
             tally.add(row)
             if file is not None:
                 file.write(orjson.dumps(row.document(), option=orjson.OPT_APPEND_NEWLINE))

@@ -143,9 +143,9 @@ class Harness:
         return self.step(WorkerLost())
 
     def change_limits(self, limits: Limits) -> Step:
-        """Fewer slots pause the newest, which is told only when their slots are back."""
+        """Fewer slots pause some, which is told only when their slots are back."""
         self.limits = limits
-        for name in self.scheduler.running_ids()[limits.max_slots :]:
+        for name in self.scheduler.running_ids():
             self.begun[name] = False
         return self.step(LimitsChanged(limits=limits))
 

@@ -383,3 +383,13 @@ def test_guarantees_that_cannot_be_kept_are_refused(guaranteed: tuple[tuple[str,
     """More slots than there are cannot be promised."""
     with pytest.raises(ValueError, match="guaranteed_slots"):
         Scheduler(replace(LIMITS, max_slots=4, token_budget=8, guaranteed_slots=guaranteed), SLUICEGATE)
+
+
+def test_fewer_slots_pause_who_may_be_paused_first() -> None:
+    """A class that is never preempted gives way only when nobody else can."""
+    limits = replace(LIMITS, max_slots=3, unpreemptible=("class0",))
+    harness = Harness(limits, SLUICEGATE)
+    harness.claim(make_spec("batch", rank=2, output=20), make_spec("kept", rank=0, output=20, score=1))
+    harness.change_limits(replace(limits, max_slots=1))
+    assert harness.scheduler.running_ids() == ("kept",)
+    harness.run_until_idle()

@@ -55,7 +55,11 @@ def test_any_scenario_gives_what_the_plain_rule_gives(scenario: Scenario) -> Non
 def test_no_preset_exceeds_slots_queue_or_budget(scenario: Scenario, preset: str) -> None:
     """The bounds of a scenario hold under every policy; presets that compute prompts whole have no token budget."""
     for row in simulate(scenario, PRESETS[preset]).trace:
-        assert row.unused_budget >= 0 or PRESETS[preset].prefill is PrefillRule.WHOLE
+        if PRESETS[preset].prefill is PrefillRule.WHOLE:
+            assert row.unused_budget is None
+        else:
+            assert row.unused_budget is not None
+            assert row.unused_budget >= 0
         assert len(row.queue) <= scenario.policy.max_queue
         assert len(row.active) <= scenario.policy.max_active
 

@@ -202,18 +202,13 @@ def test_a_class_that_is_short_but_does_not_fit_leaves_the_slot_to_others() -> N
     assert shared_out(waiting, 2, (BATCH.name, 1), kv_tokens=50) == ["high"]
 
 
-def short_take(waiting: Waiting) -> list[str]:
-    asked = Asked(slots=1, kv_tokens=100, short=(("batch", 1),))
-    return [claim.entry.entry_id for claim in waiting.queue.claim(DRIVER, asked, waiting.now_us)]
-
-
 def test_a_share_keeps_a_head_from_memory_a_bounded_number_of_times() -> None:
     """Guaranteed slots are no guarantee of memory: whoever needs much of it must get it some day."""
     waiting = Waiting(max_passes=2)
     waiting.offer("large", INTERACTIVE, tokens=90)
     for number in range(5):
         waiting.offer(f"short{number}", BATCH, tokens=20)
-    taken = [short_take(waiting) for _ in range(3)]
+    taken = [shared_out(waiting, 1, ("batch", 1), kv_tokens=100) for _ in range(3)]
     assert taken == [["short0"], ["short1"], ["large"]]
 
 
@@ -223,5 +218,5 @@ def test_a_share_that_leaves_room_for_the_head_passes_nobody() -> None:
     waiting.offer("large", INTERACTIVE, tokens=50)
     for number in range(4):
         waiting.offer(f"short{number}", BATCH, tokens=20)
-    taken = [short_take(waiting) for _ in range(3)]
+    taken = [shared_out(waiting, 1, ("batch", 1), kv_tokens=100) for _ in range(3)]
     assert taken == [["short0"], ["short1"], ["short2"]]

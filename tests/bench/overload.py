@@ -27,7 +27,7 @@ SECONDS = 30.0
 # For rejections: few slots and slow iterations, so that ten times the capacity is still what two cores can send.
 SLOTS, ITERATION_MS, TOKENS, QUEUE = 4, 50, 5, 64
 SLOW_WORKER = script(output={"kind": "echo"}, delays={"base_us": 1000 * ITERATION_MS}, slots=SLOTS, blocks=4096)
-SLOW_PER_S = SLOTS / (TOKENS * ITERATION_MS / 1000)
+SLOW_PER_S = SLOTS / ((TOKENS + 1) * ITERATION_MS / 1000)  # as in ``tests.system.overload``
 LIVEZ_PER_S = 20.0
 
 MODEL = "smollm2-135m-instruct"

@@ -70,7 +70,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, line: str, place: str) -> None:
 
 def test_a_file_in_which_a_request_could_lose_its_way_says_why(tmp_path: Path) -> None:
     """Each field may be good, and the table as a whole not."""
-    assert "max priorities" in problem(tmp_path, ONLY + "max-priority = 5\n")
+    assert "only.max-priority: the class of the greatest rank" in problem(tmp_path, ONLY + "max-priority = 5\n")
     assert "service tier" in problem(tmp_path, ONLY.replace("default", "flex"))
     assert "no other bound" in problem(tmp_path, ONLY + "no-queue = true\nmax-waiting = 5\n")
     shares = ONLY.replace("[only]", "[first]") + "share-percent = 60\nmax-priority = 1\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -231,3 +232,38 @@ def test_two_hash_seeds_give_the_same_bytes(tmp_path: Path) -> None:
         results.append([result.stdout, *(path.read_bytes() for path in sorted(out.iterdir()))])
     assert results[0] == results[1]
     assert len(results[0]) == 3
+
+
+def test_a_run_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """SIGTERM is how a scheduler of jobs or a time limit ends it: half a file would be taken for a whole one."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "gateway", "simulate", str(SHAREGPT), "--arrivals", "burst", "--out", str(out)]
+    command += ["--set", "kv_blocks=1000", "--set", "max_queue=none", "--compare", ",".join(PRESETS)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while not out.exists() and process.poll() is None:
+            pass
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert not out.exists()
+
+
+def test_a_time_that_no_file_can_hold_is_refused(
+    eight: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With and without files alike."""
+    cost = ["--cost", "linear:prefill_us=999999999"]
+    eight.write_text(HEADER + "\n" + "0,10000000,1\n" * 1_000)
+    names = ("context_length", "kv_blocks", "queue_tokens", "max_queue", "prefill_chunk", "token_budget")
+    limits = [part for name in names for part in ("--set", f"{name}=none")]
+    for out in ([], ["--out", str(tmp_path / "out")]):
+        assert simulate_main([str(eight), *cost, *limits, *out]) == BAD_INPUT
+        assert "beyond 64 bits" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_name_is_refused(eight: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is an unset variable in a script, and would be the current folder."""
+    with pytest.raises(SystemExit) as ended:
+        simulate_main([str(eight), "--out", ""])
+    assert ended.value.code == BAD_INPUT
+    assert "--out: must name a folder" in capsys.readouterr().err
