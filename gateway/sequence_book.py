@@ -181,7 +181,7 @@ class SequenceBook:
         record = SequenceRecord.of(job)
         if _length(job) > self._most_tokens:
             self._close(record, error=Reason.CONTEXT_LENGTH_EXCEEDED)
-        elif self._shared_block_size is not None:
+        elif self._shared_block_size is not None and job.sampling.prompt_logprobs is None:  # those need every token
             record.block_hashes = block_hashes(
                 job.prompt_ids, block_size=self._shared_block_size, tenant=claim.entry.tenant
             )

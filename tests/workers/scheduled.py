@@ -10,6 +10,7 @@ from admission.events import Claimed, EndReason, Event, Finished, FinishReason, 
 from admission.limits import Limits
 from admission.presets import preset
 from admission.scheduler import Scheduler
+from gateway.prefix_hashes import block_hashes
 from gateway.sequence_records import SequenceRecord, plan_message
 from tests.workers.engine_support import Request
 from workers.engine import Engine
@@ -29,10 +30,12 @@ class ScheduledRun:
         self._reports: deque[ReportMessage] = deque()
         self._now = 0
         self.pauses = 0
+        self.reused_tokens = 0
 
     def run(self, requests: Sequence[Request]) -> list[list[int]]:
         """The output of each request. Every report is checked by the scheduler against its ledger."""
-        waiting = deque(_spec(number, request) for number, request in enumerate(requests))
+        size = self._engine.block_size
+        waiting = deque(_spec(number, request, size) for number, request in enumerate(requests))
         self._specs = {spec.sequence_id: spec for spec in waiting}
         self._records = {f"s{number}": SequenceRecord(job=_job(number, r)) for number, r in enumerate(requests)}
         left = len(requests)
@@ -58,16 +61,13 @@ class ScheduledRun:
             ended += len(step.ended)
             if step.plan is not None:
                 for start in step.plan.starts:
+                    self.reused_tokens += start.computed_tokens
                     self._slots[start.slot] = self._records[start.sequence_id]
                 self._reports.append(self._engine.execute(plan_message(step.plan, epoch=1, records=self._records)))
             events = []
             for paused in step.paused:
                 self.pauses += 1
-                number = int(paused.sequence_id.removeprefix("s"))
-                job = self._records[paused.sequence_id].job
-                events.append(
-                    Claimed(sequence=_spec(number, Request(tokens=job.prompt_ids, max_tokens=job.max_tokens)))
-                )
+                events.append(Claimed(sequence=self._specs[paused.sequence_id]))
             if step.plan is None and not events:
                 return ended
 
@@ -78,7 +78,7 @@ class ScheduledRun:
         return Reported(step=report.step, finished=finished, live_blocks=report.live_blocks)
 
 
-def _spec(number: int, request: Request) -> SequenceSpec:
+def _spec(number: int, request: Request, block_size: int) -> SequenceSpec:
     return SequenceSpec(
         sequence_id=f"s{number}",
         class_name="standard",
@@ -88,6 +88,7 @@ def _spec(number: int, request: Request) -> SequenceSpec:
         prompt_tokens=len(request.tokens),
         max_tokens=request.max_tokens,
         expected_tokens=1,
+        block_hashes=block_hashes(request.tokens, block_size=block_size, tenant=""),
     )
 
 

@@ -95,7 +95,7 @@ def test_tokens_are_exact_under_recompute_swap_sharing_and_any_chunks(pair: Pair
 
 @pytest.mark.parametrize("preset_name", ["sluicegate", "vllm-v1", "trtllm-max-utilization"])
 def test_tokens_are_exact_under_the_schedulers_own_plans(pair: Pair, preset_name: str) -> None:
-    """Two plans deep, with a pool so small that sequences are preempted."""
+    """Two plans deep, sharing prefixes, with a pool so small that sequences are preempted."""
     pair.done.clear()
 
     @random_plans
@@ -114,10 +114,12 @@ def test_tokens_are_exact_under_the_schedulers_own_plans(pair: Pair, preset_name
         run = ScheduledRun(pair.engine, random, preset_name=preset_name, limits=limits)
         pair.compare(chosen, run.run([REQUESTS[number] for number in chosen]))
         pair.done["pause"] += run.pauses
+        pair.done["reused token"] += run.reused_tokens
 
     check()
     print(dict(pair.done))
     assert pair.done["pause"] > 0
+    assert pair.done["reused token"] > 0
 
 
 @random_plans
