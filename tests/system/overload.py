@@ -44,8 +44,8 @@ rank = 1
 service-tier = "default"
 sheddable = true
 """
-"""The aging bound of the default classes is longer than the run; this one is within it, and longer than batch waits for
-its turn here: what has aged past it goes before newcomers of any class."""
+"""The default classes' aging bound is longer than the run; this one is within it, and longer than batch waits here for
+its turn: what has aged past it goes before newcomers of any class."""
 
 
 @asynccontextmanager
