@@ -55,7 +55,9 @@ class ClassSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A whole run. ``busy_us`` is the time of all iterations, ``end_us`` when the last one ended.
+    """A whole run. ``busy_us`` is the time of all iterations, ``span_us`` that from the first to the last, and ``end_us``
+
+    when that ended.
 
     ``unused_budget`` is in tokens, None under a preset without a token budget. Occupancies are shares of 1, None
     without iterations or, for KV memory, when it is not limited. ``num_held_back`` counts sequences, in iterations in
@@ -69,6 +71,7 @@ class Summary:
     num_iterations: int
     busy_us: int
     end_us: int
+    span_us: int
     decode: Spread | None
     prefill: Spread | None
     decode_tokens: int
@@ -126,6 +129,7 @@ class Tally:
         self._decode = Histogram()
         self._prefill = Histogram()
         self._busy_us = self._end_us = 0
+        self._start_us: int | None = None
         self._output_tokens = self._useful_rounds = self._num_held_back = 0
         self._peak_waiting = self._peak_slots = self._peak_kv_blocks = 0
         self._slot_us = self._kv_block_us = 0
@@ -133,6 +137,8 @@ class Tally:
 
     def add(self, row: Iteration) -> None:
         self._busy_us += row.took_us
+        if self._start_us is None:
+            self._start_us = row.at_us
         self._end_us = row.at_us + row.took_us
         self._decode.add(row.num_decode)
         self._prefill.add(row.prefill_tokens)
@@ -172,6 +178,7 @@ class Tally:
             num_iterations=self._decode.count,
             busy_us=self._busy_us,
             end_us=self._end_us,
+            span_us=self._end_us - (self._start_us or 0),
             decode=Spread.of(self._decode),
             prefill=Spread.of(self._prefill),
             decode_tokens=self._decode.total,

@@ -133,7 +133,10 @@ def _microseconds(cell: str, line: int) -> int:
         raise TraceError(f"line {line}: {_ARRIVAL} must be a number of seconds, not {_shown(cell)}")
     seconds = float(cell)
     if not 0 <= seconds <= MOST_SECONDS:
-        raise TraceError(f"line {line}: {_ARRIVAL} must be between 0 and {MOST_SECONDS}, not {_shown(cell)}")
+        raise TraceError(
+            f"line {line}: {_ARRIVAL} must be between 0 and {MOST_SECONDS}"
+            f" (seconds from the first request), not {_shown(cell)}"
+        )
     return round(seconds * SECOND_US)
 
 

@@ -108,8 +108,8 @@ class TraceRun:
         record = RequestRecord(arrival=arrival, arrived_in=self._row.iteration)
         self.records[arrival.request_id] = record
         self._row.num_arrived += 1
-        max_tokens = self._setup.allowed_output(arrival.output_tokens)
-        if not self._setup.fits_ever(arrival.prompt_tokens, max_tokens):
+        max_tokens = self._setup.allowed_output(arrival.prompt_tokens, arrival.output_tokens)
+        if max_tokens is None:
             self._reject(record, Rejection.CONTEXT_LENGTH_EXCEEDED)
             return
         expected = self._estimates[arrival.cls.name].expected(max_tokens)

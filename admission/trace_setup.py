@@ -16,7 +16,7 @@ class TraceSetup:
     """Bounds of the queue in requests and tokens (None: no bound), of a sequence in tokens (None: the pool alone).
 
     A trace does not say what its clients would have allowed. Each is taken to allow ``max_tokens`` of output, or as
-    much as it gave if that is more; None: exactly what it gave, as if every client had known.
+    much as it gave if that is more, but no more than fits; None: exactly what it gave, as if every client had known.
 
     Raises ``ValueError`` for limits under which nothing, or not every decoding sequence, could run.
     """
@@ -34,13 +34,14 @@ class TraceSetup:
     def __post_init__(self) -> None:
         check_limits(self.limits)
 
-    def allowed_output(self, output_tokens: int) -> int:
-        """The ``max_tokens`` of a request that gives so many."""
-        return output_tokens if self.max_tokens is None else max(self.max_tokens, output_tokens)
+    def allowed_output(self, prompt_tokens: int, output_tokens: int) -> int | None:
+        """The ``max_tokens`` of such a request; None: what it gives fits neither the context nor, alone, the pool.
 
-    def fits_ever(self, prompt_tokens: int, max_tokens: int) -> bool:
-        """Whether such a request fits the context and, alone, the pool. The last token is never written."""
-        if self.context_length is not None and prompt_tokens + max_tokens > self.context_length:
-            return False
-        limits = self.limits
-        return limits.kv_blocks is None or prompt_tokens + max_tokens - 1 <= limits.kv_blocks * limits.block_size
+        Never more than fits, as a gateway takes a client that asks for no number. The last token is never written.
+        """
+        allowed = output_tokens if self.max_tokens is None else max(self.max_tokens, output_tokens)
+        rooms = [] if self.context_length is None else [self.context_length]
+        if self.limits.kv_blocks is not None:
+            rooms.append(self.limits.kv_blocks * self.limits.block_size + 1)
+        allowed = min(allowed, *(room - prompt_tokens for room in rooms)) if rooms else allowed
+        return allowed if allowed >= output_tokens else None

@@ -59,7 +59,7 @@ def simulate_main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        return _refuse(str(error))
+        return _refuse(f"--out: {error.filename or arguments.out}: {error.strerror or error}")
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED

@@ -57,7 +57,7 @@ def _metrics(summary: Summary) -> Iterator[tuple[str, str]]:
         yield f"  {reason}", f"{number:,}"
     yield "iterations", f"{summary.num_iterations:,}"
     yield "ends after, s", seconds(summary.end_us)
-    yield "output tokens/s", f"{summary.output_tokens * 1_000_000 / max(1, summary.end_us):,.1f}"
+    yield "output tokens/s", f"{summary.output_tokens * 1_000_000 / max(1, summary.span_us):,.1f}"
     yield "slot-rounds", f"{summary.slot_rounds:,}"
     yield "  useful", f"{summary.useful_rounds:,}"
     yield "  wasted", f"{summary.wasted_rounds:,}"

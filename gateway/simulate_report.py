@@ -137,8 +137,8 @@ def _facts(
 
 def _iterations(summary: Summary) -> str:
     text = f"{summary.num_iterations:,} in {seconds(summary.busy_us)} s; the last ends at {seconds(summary.end_us)} s"
-    if summary.end_us:
-        text += f"; {summary.output_tokens * 1_000_000 / summary.end_us:,.1f} output tokens/s"
+    if summary.span_us:
+        text += f"; {summary.output_tokens * 1_000_000 / summary.span_us:,.1f} output tokens/s"
     return text
 
 

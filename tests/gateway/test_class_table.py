@@ -103,7 +103,7 @@ def test_of_several_classes_of_a_tier_the_best_is_its_meaning() -> None:
 )
 def test_a_table_in_which_a_request_could_lose_its_way_is_refused(classes: list[PriorityClass]) -> None:
     """Every number and no word at all must find exactly one class."""
-    with pytest.raises(ValueError, match="class|max-priority"):
+    with pytest.raises(ValueError, match=r"class|max-priority"):
         ClassTable(classes)
 
 
