@@ -55,9 +55,7 @@ class ClassSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A whole run. ``busy_us`` is the time of all iterations, ``span_us`` that from the first to the last, and ``end_us``
-
-    when that ended.
+    """A whole run. ``busy_us``: time of all iterations; ``span_us``: from the first to the last; ``end_us``: its end.
 
     ``unused_budget`` is in tokens, None under a preset without a token budget. Occupancies are shares of 1, None
     without iterations or, for KV memory, when it is not limited. ``num_held_back`` counts sequences, in iterations in
