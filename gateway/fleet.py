@@ -36,6 +36,7 @@ _DECISIONS = (
     "api_keys",
     "queue_requests",
     "queue_tokens",
+    "queue_bytes",
     "drain_s",
     "max_moves",
     "max_body_bytes",

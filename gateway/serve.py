@@ -171,7 +171,10 @@ def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
         workers=settings.worker,
         preset=rule,
         bounds=QueueBounds(
-            max_requests=settings.queue_requests, max_tokens=settings.queue_tokens, max_passes=rule.max_passes
+            max_requests=settings.queue_requests,
+            max_tokens=settings.queue_tokens,
+            max_bytes=settings.queue_bytes,
+            max_passes=rule.max_passes,
         ),
         classes=tuple(classes),
         waiting_order=settings.waiting_order or queue_order(rule),

@@ -108,6 +108,11 @@ class ServingSettings(CommandSettings):
     queue_tokens: int = Field(
         1_000_000, ge=0, description="prompt and expected output tokens that may wait in the whole cluster"
     )
+    queue_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=0,
+        description="bytes of prompts and parameters that may wait in Redis; give Redis more memory than twice that",
+    )
     drain_s: float = Field(
         10.0,
         ge=0,

@@ -54,6 +54,16 @@ def test_a_gateway_gets_the_classes_and_their_order() -> None:
     assert (gateway.classes, gateway.waiting_order) == (Path("deploy/classes.toml"), "least-served")
 
 
+def test_a_gateway_gets_every_bound_of_the_queue() -> None:
+    """A bound that only one of several gateways keeps bounds nothing."""
+    settings = up("--queue-requests", "9", "--queue-tokens", "9000", "--queue-bytes", "90000")
+
+    spec = gateway_spec(settings, RUN, "unix:///run/x/redis.sock", 0)
+    gateway = GatewaySettings.load(spec.argv[spec.argv.index("gateway", 3) + 1 :])
+
+    assert (gateway.queue_requests, gateway.queue_tokens, gateway.queue_bytes) == (9, 9_000, 90_000)
+
+
 def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
     """Its own defaults stay its own."""
     words = worker_spec(up("--model", "some/model", "--max-slots", "4"), RUN, 0).argv
