@@ -42,7 +42,18 @@ _DECISIONS = (
     "max_body_bytes",
     "host",
 )
-_MODEL = ("model", "model_cache", "served_model_name", "device", "dtype", "max_slots", "kv_blocks", "max_model_len")
+_MODEL = (
+    "model",
+    "model_cache",
+    "served_model_name",
+    "device",
+    "dtype",
+    "max_slots",
+    "kv_blocks",
+    "swap_mib",
+    "threads",
+    "max_model_len",
+)
 _FAKE = ("fake_worker", "served_model_name", "max_slots", "kv_blocks", "max_model_len")
 
 

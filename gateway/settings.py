@@ -212,6 +212,16 @@ class UpSettings(ServingSettings):
     kv_blocks: int | None = Field(
         None, ge=1, description="blocks in a worker's KV pool (if not given: the worker's own)"
     )
+    swap_mib: int | None = Field(
+        None,
+        ge=1,
+        description="MiB of host memory of each worker for KV of preempted sequences (if not given: it is computed again)",
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads that a worker computes with on the CPU (if not given: one for each usable core)",
+    )
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
     )

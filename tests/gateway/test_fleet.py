@@ -66,7 +66,8 @@ def test_a_gateway_gets_every_bound_of_the_queue() -> None:
 
 def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
     """Its own defaults stay its own."""
-    words = worker_spec(up("--model", "some/model", "--max-slots", "4"), RUN, 0).argv
+    settings = up("--model", "some/model", "--max-slots", "4", "--threads", "2", "--swap-mib", "64")
+    words = worker_spec(settings, RUN, 0).argv
     flags = dict(zip(words[3::2], words[4::2], strict=True))
 
     assert flags == {
@@ -75,6 +76,8 @@ def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
         "--device": "auto",
         "--dtype": "auto",
         "--max-slots": "4",
+        "--swap-mib": "64",
+        "--threads": "2",
     }
 
 
