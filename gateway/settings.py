@@ -215,7 +215,7 @@ class UpSettings(ServingSettings):
     swap_mib: int | None = Field(
         None,
         ge=1,
-        description="MiB of host memory of each worker for KV of preempted sequences (if not given: it is computed again)",
+        description="MiB of a worker's host memory for preempted sequences' KV (if not given: it is computed again)",
     )
     threads: int | None = Field(
         None,
