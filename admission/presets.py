@@ -303,9 +303,12 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def queue_order(rule: Preset) -> WaitingOrderName:
-    """The order of the queue behind a scheduler. A preset that takes what it is given leaves it to arrival."""
+    """The order of the queue behind a scheduler. A preset that takes what it is given leaves it to the default.
+
+    Not to arrival: then no newcomer would have a better score than what runs, and none could displace anything.
+    """
     names = [name for name, order in ORDERS.items() if order is rule.waiting_order]
-    return WaitingOrderName(names[0]) if names else WaitingOrderName.FCFS
+    return WaitingOrderName(names[0]) if names else WaitingOrderName.AGING
 
 
 def preset(name: str) -> Preset:

@@ -163,7 +163,7 @@ def test_one_that_fails_among_sixteen_leaves_the_others_alone(value: Preset) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "order"), [("sluicegate", "aging"), ("vllm-v1", "priority"), ("orca", "fcfs"), ("tutorial", "fcfs")]
+    ("name", "order"), [("sluicegate", "aging"), ("vllm-v1", "priority"), ("orca", "fcfs"), ("tutorial", "aging")]
 )
 def test_the_queue_behind_a_preset_has_its_order(name: str, order: str) -> None:
     """A store that sorted otherwise would hand over in an order that the engine never had."""
