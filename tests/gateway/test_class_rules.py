@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -16,7 +15,6 @@ from admission.keys import QueueKeys
 from admission.queue import QueueBounds
 from gateway.dispatch import Tokens
 from gateway.errors import Reason, Refused
-from gateway.redis_server import RedisServer
 from gateway.streams import Stream
 from tests.gateway.small_cluster import Member, member, read_all
 from tests.gateway.worker_peer import WorkerPeer
@@ -32,13 +30,6 @@ async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
     yield peer
     peer.gate.set()
     await peer.kill()
-
-
-@pytest_asyncio.fixture
-async def url(redis_client: Any, redis_server: RedisServer) -> str:
-    """An empty Redis."""
-    assert redis_client is not None
-    return redis_server.url
 
 
 async def fill(gateway: Member, worker: WorkerPeer, class_name: str) -> list[Stream]:
