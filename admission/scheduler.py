@@ -243,7 +243,7 @@ class Scheduler:
                 finals=built.finals,
                 fills=built.fills,
                 live_blocks=self._ledger.in_use,
-                host_blocks=self._roster.swaps.planned_blocks,
+                host_blocks=self._roster.swaps.blocks_in_use,
             )
         )
         return built.plan

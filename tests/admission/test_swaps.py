@@ -19,10 +19,10 @@ def test_what_ends_after_its_plan_is_dropped_by_the_next() -> None:
     swaps = Swaps(num_blocks=4, block_size=4)
     swaps.keep("a", slot=3, tokens=5)
     assert swaps.take_moves() == ((3,), ())
-    assert swaps.planned_blocks == 2
+    assert swaps.blocks_in_use == 2
     swaps.forget("a")
     assert swaps.take_moves() == ((), ("a",))
-    assert swaps.planned_blocks == 0
+    assert swaps.blocks_in_use == 0
 
 
 def test_nothing_is_pushed_out_to_make_room() -> None:

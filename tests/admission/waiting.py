@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from admission.classes import BATCH, PriorityClass
 from admission.events import Weakest
 from admission.memory_queue import MemoryQueue
@@ -27,17 +29,9 @@ class Waiting:
         self.queue = MemoryQueue(bounds)
         self.now_us = 0
 
-    def offer(
-        self,
-        name: str,
-        cls: PriorityClass = BATCH,
-        *,
-        tokens: int = 10,
-        tenant: str = "",
-        deadline_in_us: int | None = None,
-        rule: ClassRule = NO_CLASS_RULE,
-    ) -> Offered:
-        return self.offered(name, cls, tokens=tokens, tenant=tenant, deadline_in_us=deadline_in_us, rule=rule).outcome
+    def offer(self, name: str, cls: PriorityClass = BATCH, **about: Any) -> Offered:
+        """What came of it; ``offered`` says more and has what may be said about the entry."""
+        return self.offered(name, cls, **about).outcome
 
     def offered(
         self,

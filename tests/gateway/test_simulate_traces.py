@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from admission.presets import PRESETS
 from gateway import simulate_run
 from gateway.simulate_command import BAD_INPUT, INTERRUPTED, simulate_main
 from gateway.simulate_report import COLUMNS
+from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
 SHAREGPT = ROOT / "tests" / "traces" / "sharegpt_short.csv"
@@ -234,16 +236,15 @@ def test_two_hash_seeds_give_the_same_bytes(tmp_path: Path) -> None:
     assert len(results[0]) == 3
 
 
-def test_a_run_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_run_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     """SIGTERM is how a scheduler of jobs or a time limit ends it: half a file would be taken for a whole one."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "gateway", "simulate", str(SHAREGPT), "--arrivals", "burst", "--out", str(out)]
     command += ["--set", "kv_blocks=1000", "--set", "max_queue=none", "--compare", ",".join(PRESETS)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        while not out.exists() and process.poll() is None:
-            pass
-        process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    await wait_until(out.exists, "it has begun to write", timeout_s=30)
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), 30) == 128 + signal.SIGTERM
     assert not out.exists()
 
 
