@@ -87,6 +87,11 @@ class KVPool:
     def null_block(self) -> int:
         return self.num_blocks
 
+    @property
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer, for who keeps an order of its own within the blocks."""
+        return list(zip(self._keys, self._values, strict=True))
+
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store ``keys`` [kv_heads, tokens, key_dim] and ``values`` at ``rows`` [kv_heads * tokens] of head-tokens."""
         shape = self.layers[layer]
