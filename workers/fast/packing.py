@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from workers import host_memory
+
 LARGEST_INT8 = 127
 
 
@@ -49,9 +51,9 @@ def interleave(gate: Tensor, up: Tensor, *, panel: int) -> Tensor:
 def _packed(weight: Tensor, bias: Tensor | None, scales: Tensor | None, panel: int) -> Packed:
     outputs, width = weight.shape
     group = 1 if weight.dtype == torch.float32 else 2
-    panels = _to_panels(weight, panel).view(-1, panel, width // group, group)
+    panels = _to_panels(weight, panel).view(-1, panel, width // group, group).transpose(1, 2)
     return Packed(
-        weight=panels.transpose(1, 2).contiguous(),
+        weight=host_memory.zeros(tuple(panels.shape), weight.dtype).copy_(panels),
         bias=None if bias is None else bias.float().contiguous(),
         scales=scales,
         outputs=outputs,

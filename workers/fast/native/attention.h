@@ -4,14 +4,19 @@
 // [block_size / GROUP, dim, GROUP]: sixteen keys at a time are multiplied by a query without a sum across a vector, and
 // sixteen dimensions of the values by the weights. `block_size` and `dim` are multiples of sixteen.
 //
-// A tile is some queries of one sequence, one after the other, with all query heads that share a key head: one for a
-// decode, several for a chunk of a prompt, so that keys are read once for all of them. Keys come in strips that begin at
-// multiples of STRIP, and the softmax is carried from strip to strip: a query's result depends on its own sequence alone.
+// A tile is some queries of one sequence, one after the other: one for a decode, several for a chunk of a prompt, so that
+// keys are read once for all of them. Its rows are the query heads of some key heads, as many as fit. Keys come in strips
+// that begin at multiples of STRIP, and the softmax is carried from strip to strip: a query's result depends on its own
+// sequence alone, not on the tile.
+//
+// Blocks lie anywhere, which no prefetcher of a processor foresees. So the next strip is asked for while this one is
+// computed, line by line between the products, and into the second-level cache, which takes more requests at a time.
 
 #pragma once
 
+#include <algorithm>
 #include <limits>
-#include <vector>
+#include <type_traits>
 
 #include "vectors.h"
 
@@ -44,12 +49,12 @@ class TileAttention {
     static constexpr int GROUP = Numbers::GROUP;
 
 public:
-    TileAttention(const Heads<Numbers>& heads, const Tile& tile, int64_t kv_head)
-        : heads_(heads), tile_(tile), kv_head_(kv_head), folded_(heads.heads / heads.kv_heads),
-          num_rows_(tile.count * folded_) {
+    TileAttention(const Heads<Numbers>& heads, const Tile& tile, const Tile& next, int64_t first_head, int64_t num_heads)
+        : heads_(heads), tile_(tile), next_(next), first_head_(first_head), num_heads_(num_heads),
+          folded_(heads.heads / heads.kv_heads), rows_per_head_(tile.count * folded_),
+          num_rows_(rows_per_head_ * num_heads) {
         for (int64_t row = 0; row < num_rows_; row++) {
-            const int64_t head = kv_head * folded_ + row % folded_;
-            queries_[row] = heads.queries + (tile.row + row / folded_) * heads.stride + head * heads.dim;
+            queries_[row] = heads.queries + (tile.row + query_of(row)) * heads.stride + head_of(row) * heads.dim;
             most_[row] = NOTHING;
             total_[row] = 0;
         }
@@ -58,12 +63,9 @@ public:
 
     void run() {
         const int64_t end = tile_.position + tile_.count;
-        const int64_t seen_from = std::max<int64_t>(0, tile_.position - heads_.window + 1);
-        for (int64_t begin = seen_from / STRIP * STRIP; begin < end; begin += STRIP)
-            take_strip(begin, std::min<int64_t>(STRIP, end - begin));
+        for (int64_t begin = first_strip(tile_); begin < end; begin += STRIP) take_strip(begin, std::min<int64_t>(STRIP, end - begin));
         for (int64_t row = 0; row < num_rows_; row++) {
-            const int64_t head = kv_head_ * folded_ + row % folded_;
-            Number* result = heads_.results + ((tile_.row + row / folded_) * heads_.heads + head) * heads_.dim;
+            Number* result = heads_.results + ((tile_.row + query_of(row)) * heads_.heads + head_of(row)) * heads_.dim;
             const float factor = 1 / total_[row];
             for (int64_t at = 0; at < heads_.dim; at += LANES)
                 Numbers::store(result + at, read<Floats>(sums_ + row * heads_.dim + at) * factor);
@@ -71,38 +73,66 @@ public:
     }
 
 private:
-    void take_strip(int64_t begin, int64_t length) {
-        const int vectors = (length + LANES - 1) / LANES;
-        for (int vector = 0; vector < vectors; vector++) find(vector, begin + vector * LANES);
-        for_rows([&](auto some, int64_t row) {
-            int vector = 0;
-            for (; vector + 1 < vectors; vector += 2) score<some(), 2>(row, vector);
-            if (vector < vectors) score<some(), 1>(row, vector);
-        });
-        for (int64_t row = 0; row < num_rows_; row++) weigh(row, begin, vectors);
-        for_rows([&](auto some, int64_t row) { add_values<some()>(row, vectors); });
+    int64_t query_of(int64_t row) const { return row % rows_per_head_ / folded_; }
+
+    int64_t head_of(int64_t row) const { return (first_head_ + row / rows_per_head_) * folded_ + row % folded_; }
+
+    int64_t first_strip(const Tile& tile) const {
+        return std::max<int64_t>(0, tile.position - heads_.window + 1) / STRIP * STRIP;
     }
 
-    // Where the sixteen keys from `position` on lie, and their values.
-    void find(int vector, int64_t position) {
-        const int64_t block = heads_.tables[tile_.slot * heads_.table_width + position / heads_.block_size];
-        const int64_t base = (block * heads_.kv_heads + kv_head_) * heads_.block_size * heads_.dim;
+    void take_strip(int64_t begin, int64_t length) {
+        const int vectors = (length + LANES - 1) / LANES;
+        for (int vector = 0; vector < vectors; vector++) {
+            here_[vector] = find(tile_, begin + vector * LANES);
+            ahead_[vector] = find_ahead(begin, vector);
+        }
+        for (int vector = 0; vector < vectors; vector += 2)
+            for (int64_t head = 0; head < num_heads_; head++)
+                for_rows(head, [&](auto some, int64_t row) {
+                    if (vector + 1 < vectors)
+                        score<some(), 2>(head, row, vector);
+                    else
+                        score<some(), 1>(head, row, vector);
+                });
+        for (int64_t row = 0; row < num_rows_; row++) weigh(row, begin, vectors);
+        for (int64_t head = 0; head < num_heads_; head++)
+            for_rows(head, [&](auto some, int64_t row) { add_values<some()>(head, row, vectors); });
+    }
+
+    // Sixteen keys of the tile's first key head, and their values.
+    struct Place {
+        const Number *keys, *values;
+    };
+
+    Place find(const Tile& tile, int64_t position) const {
+        const int64_t block = heads_.tables[tile.slot * heads_.table_width + position / heads_.block_size];
+        const int64_t base = (block * heads_.kv_heads + first_head_) * heads_.block_size * heads_.dim;
         const int64_t within = position % heads_.block_size;
-        keys_[vector] = heads_.keys + base + within * GROUP;
-        values_[vector] = heads_.values + base + within * heads_.dim;
+        return {heads_.keys + base + within * GROUP, heads_.values + base + within * heads_.dim};
+    }
+
+    // What comes in the place of this vector in the next strip, or in the next tile's first; itself if nothing does.
+    Place find_ahead(int64_t begin, int vector) const {
+        const bool stays = begin + STRIP < tile_.position + tile_.count;
+        const Tile& tile = stays ? tile_ : next_;
+        const int64_t position = (stays ? begin + STRIP : first_strip(next_)) + vector * LANES;
+        return position < tile.position + tile.count ? find(tile, position) : here_[vector];
     }
 
     template <int ROWS, int VECTORS>
-    void score(int64_t row, int vector) {
+    void score(int64_t head, int64_t row, int vector) {
         Floats sums[VECTORS][ROWS] = {};
-        const int64_t stride = heads_.block_size * GROUP;
-        for (int64_t at = 0, offset = 0; at < heads_.dim; at += GROUP, offset += stride)
+        const int64_t stride = heads_.block_size * GROUP, begin = head * heads_.block_size * heads_.dim;
+        for (int64_t at = 0, offset = begin; at < heads_.dim; at += GROUP, offset += stride)
 #pragma GCC unroll 2
-            for (int one = 0; one < VECTORS; one++)
+            for (int one = 0; one < VECTORS; one++) {
+                __builtin_prefetch(ahead_[vector + one].keys + offset, 0, 2);
 #pragma GCC unroll 6
                 for (int some = 0; some < ROWS; some++)
                     sums[one][some] =
-                        Numbers::dot(sums[one][some], keys_[vector + one] + offset, queries_[row + some] + at);
+                        Numbers::dot(sums[one][some], here_[vector + one].keys + offset, queries_[row + some] + at);
+            }
         for (int one = 0; one < VECTORS; one++)
             for (int some = 0; some < ROWS; some++)
                 write(scores_[row + some] + (vector + one) * LANES, sums[one][some] * heads_.scale);
@@ -110,7 +140,7 @@ private:
 
     // Scores to weights, and what was summed before brought to the new scale.
     void weigh(int64_t row, int64_t begin, int vectors) {
-        const int64_t position = tile_.position + row / folded_;
+        const int64_t position = tile_.position + query_of(row);
         const int64_t first = position - heads_.window + 1 - begin, last = position - begin;
         float* scores = scores_[row];
         for (int64_t at = 0; at < std::min<int64_t>(first, vectors * LANES); at++) scores[at] = NOTHING;
@@ -142,21 +172,24 @@ private:
     }
 
     template <int ROWS>
-    void add_values(int64_t row, int vectors) {
+    void add_values(int64_t head, int64_t row, int vectors) {
         int64_t at = 0;
-        for (; at + 4 * LANES <= heads_.dim; at += 4 * LANES) add_dimensions<ROWS, 4>(row, vectors, at);
-        for (; at < heads_.dim; at += LANES) add_dimensions<ROWS, 1>(row, vectors, at);
+        for (; at + 4 * LANES <= heads_.dim; at += 4 * LANES) add_dimensions<ROWS, 4>(head, row, vectors, at);
+        for (; at < heads_.dim; at += LANES) add_dimensions<ROWS, 1>(head, row, vectors, at);
     }
 
     template <int ROWS, int WIDTH>
-    void add_dimensions(int64_t row, int vectors, int64_t at) {
+    void add_dimensions(int64_t head, int64_t row, int vectors, int64_t at) {
+        const int64_t begin = head * heads_.block_size * heads_.dim + at * GROUP;
         Floats sums[ROWS][WIDTH];
         for (int some = 0; some < ROWS; some++)
             for (int one = 0; one < WIDTH; one++)
                 sums[some][one] = read<Floats>(sums_ + (row + some) * heads_.dim + at + one * LANES);
         for (int vector = 0; vector < vectors; vector++)
             for (int key = 0; key < LANES; key += GROUP) {
-                const Number* values = values_[vector] + key * heads_.dim + at * GROUP;
+                const int64_t offset = begin + key * heads_.dim;
+                const Number *values = here_[vector].values + offset, *ahead = ahead_[vector].values + offset;
+                for (int one = 0; one < WIDTH; one++) __builtin_prefetch(ahead + one * LANES * GROUP, 0, 2);
 #pragma GCC unroll 6
                 for (int some = 0; some < ROWS; some++)
 #pragma GCC unroll 4
@@ -169,20 +202,22 @@ private:
                 write(sums_ + (row + some) * heads_.dim + at + one * LANES, sums[some][one]);
     }
 
-    // Calls `act(integral constant, first row)` until all rows had their turn, as many together as registers hold.
+    // Calls `act(integral constant, first row)` until all rows of a head had their turn, as many together as registers hold.
     template <class Act>
-    void for_rows(Act act) {
-        int64_t row = 0;
-        for (; row + ROWS_TOGETHER <= num_rows_; row += ROWS_TOGETHER)
+    void for_rows(int64_t head, Act act) {
+        int64_t row = head * rows_per_head_;
+        const int64_t end = row + rows_per_head_;
+        for (; row + ROWS_TOGETHER <= end; row += ROWS_TOGETHER)
             act(std::integral_constant<int, ROWS_TOGETHER>{}, row);
-        for (; row + 3 <= num_rows_; row += 3) act(std::integral_constant<int, 3>{}, row);
-        for (; row < num_rows_; row++) act(std::integral_constant<int, 1>{}, row);
+        for (; row + 3 <= end; row += 3) act(std::integral_constant<int, 3>{}, row);
+        for (; row < end; row++) act(std::integral_constant<int, 1>{}, row);
     }
 
     const Heads<Numbers>& heads_;
-    const Tile& tile_;
-    const int64_t kv_head_, folded_, num_rows_;
-    const Number *queries_[MOST_ROWS], *keys_[STRIP_VECTORS], *values_[STRIP_VECTORS];
+    const Tile &tile_, &next_;
+    const int64_t first_head_, num_heads_, folded_, rows_per_head_, num_rows_;
+    const Number* queries_[MOST_ROWS];
+    Place here_[STRIP_VECTORS], ahead_[STRIP_VECTORS];
     alignas(64) float scores_[MOST_ROWS][STRIP];
     alignas(64) Number weights_[MOST_ROWS][STRIP];
     alignas(64) float sums_[MOST_ROWS * MOST_DIM];

@@ -103,6 +103,14 @@ void turn_and_keep(const LayerAttention& layer, const StepAttention& step, int64
     }
 }
 
+// Key heads that one thread takes together: a block's heads lie side by side. Fewer where threads would go without work.
+int64_t key_heads_together(const LayerAttention& layer, const StepAttention& step) {
+    int64_t most_queries = 1;
+    for (int64_t tile = 0; tile < step.num_tiles; tile++) most_queries = std::max(most_queries, step.tiles[tile].count);
+    if (step.num_tiles < 2 * step.threads) return 1;
+    return std::clamp<int64_t>(MOST_ROWS * layer.kv_heads / (most_queries * layer.heads), 1, layer.kv_heads);
+}
+
 template <class Numbers>
 void attend(const LayerAttention& layer, const StepAttention& step) {
     using Number = typename Numbers::Number;
@@ -123,9 +131,14 @@ void attend(const LayerAttention& layer, const StepAttention& step) {
                                layer.dim,
                                layer.window,
                                layer.scale};
-#pragma omp parallel for num_threads(step.threads) schedule(dynamic)
-    for (int64_t item = 0; item < step.num_tiles * layer.kv_heads; item++)
-        TileAttention<Numbers>(heads, step.tiles[item / layer.kv_heads], item % layer.kv_heads).run();
+    const int64_t together = key_heads_together(layer, step), groups = (layer.kv_heads + together - 1) / together;
+    const int64_t items = step.num_tiles * groups, in_a_row = std::max<int64_t>(1, items / (8 * step.threads));
+#pragma omp parallel for num_threads(step.threads) schedule(dynamic, in_a_row)
+    for (int64_t item = 0; item < items; item++) {
+        const int64_t tile = item / groups, next = std::min(tile + 1, step.num_tiles - 1), head = item % groups * together;
+        TileAttention<Numbers>(heads, step.tiles[tile], step.tiles[next], head, std::min(together, layer.kv_heads - head))
+            .run();
+    }
 }
 
 // --- what is done with the sums of a product ----------------------------------------------------------------------------

@@ -10,6 +10,8 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
+#include <vector>
 
 #include "vectors.h"
 
@@ -68,9 +70,10 @@ const typename Numbers::Number* panel_of(const Linear& linear, int64_t first, ty
         if (linear.kind == INT8) {
             const auto* bytes = static_cast<const int8_t*>(linear.weight) + first * linear.width;
             for (int64_t at = 0; at < PANEL * linear.width; at += LANES) {
-                const auto values = __builtin_convertvector(read<Bytes>(bytes + at), Floats);  // exact in bfloat16
-                write(scratch + at, __builtin_convertvector((Bits)values >> 16, Halves));
-                if (at % 64 == 0) __builtin_prefetch(bytes + at + 1024);
+                const auto shorts = __builtin_convertvector(read<Bytes>(bytes + at), Shorts);  // g++ makes no step of four
+                const auto values = __builtin_convertvector(__builtin_convertvector(shorts, Ints), Floats);
+                Bfloat16::store(scratch + at, values);  // exact
+                if (at % 64 == 0) __builtin_prefetch(bytes + at + 2048);
             }
             return scratch;
         }

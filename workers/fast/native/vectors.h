@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -19,6 +20,7 @@ typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
 typedef int8_t Bytes __attribute__((vector_size(LANES)));
 
 inline Floats all(float value) { return Floats{} + value; }
