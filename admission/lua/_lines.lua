@@ -98,15 +98,18 @@ end
 
 -- What a claim of this driver looks at, one entry a call. Of what comes next in each lane, and in the driver's own line,
 -- the best score goes first: its own score, so that an old entry of an account that must wait does not lend its age to
--- others. With `classes` (a table by name) the lanes of all others are left out; what all classes share may still bring
--- entries of others.
-local function walk_for(driver, classes)
+-- others. Those in `given` (by id) are left out. With `classes` (a table by name) the lanes of all others are left out; what
+-- all classes share may still bring entries of others.
+local function walk_for(driver, given, classes)
   local walks = {walk_paused(driver)}
   for _, lane in ipairs(redis.call('HKEYS', LANES)) do
     if not classes or classes[lane] or lane == COMMON_LANE then walks[#walks + 1] = walk_lane(lane) end
   end
   local fronts = {}
-  for index, walk in ipairs(walks) do fronts[index] = walk() or false end
+  local function advance(index)
+    repeat fronts[index] = walks[index]() or false until not fronts[index] or not given[fronts[index].id]
+  end
+  for index in ipairs(walks) do advance(index) end
   return function()
     local best
     for index, front in ipairs(fronts) do
@@ -114,7 +117,7 @@ local function walk_for(driver, classes)
     end
     if not best then return nil end
     local entry = fronts[best]
-    fronts[best] = walks[best]() or false
+    advance(best)
     return entry
   end
 end
