@@ -152,7 +152,10 @@ class Driver:
     def _take_report(self, report: ReportMessage) -> None:
         """Its tokens leave after the next plan has: the worker waits for nobody."""
         finished = _finishes(report)
-        self._book.take_report(report, finished)
+        try:
+            self._book.take_report(report, finished)
+        except ReportError as error:
+            raise self._wrong(error) from None
         self._events.append(
             Reported(
                 step=report.step,
@@ -212,12 +215,16 @@ class Driver:
         try:
             step = self._scheduler.step(events, self._clock())
         except ReportError as error:
-            raise LinkLost(f"{self.driver_id} sent a wrong report: {error}") from None
+            raise self._wrong(error) from None
         for ended in step.ended:
             self._book.end(ended.sequence_id, ended.reason)
         if step.paused:
             self._book.give_back(step.paused)
         return step
+
+    def _wrong(self, error: ReportError) -> LinkLost:
+        """The worker is treated as lost."""
+        return LinkLost(f"{self.driver_id} sent a wrong report: {error}")
 
     def _send(self, plan: Plan) -> None:
         self._book.start(plan.starts)

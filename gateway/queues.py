@@ -14,14 +14,14 @@ class Queues:
     """Queues by model name. Names come from workers, never from clients, so there are few."""
 
     def __init__(self, client: redis.asyncio.Redis, *, bounds: QueueBounds) -> None:
+        self.bounds = bounds
         self._client = client
-        self._bounds = bounds
         self._queues: dict[str, RedisQueue] = {}
 
     def of(self, model: str) -> RedisQueue:
         queue = self._queues.get(model)
         if queue is None:
-            queue = self._queues[model] = RedisQueue(self._client, model=model, bounds=self._bounds)
+            queue = self._queues[model] = RedisQueue(self._client, model=model, bounds=self.bounds)
         return queue
 
     def by_model(self) -> Mapping[str, RedisQueue]:
