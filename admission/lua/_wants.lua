@@ -31,7 +31,7 @@ local NOTHING = {given = {}, passes = {}}
 
 -- The first entry that has room, or the very first in exchange; of `classes` only, if given.
 local function first(driver, want, assumed, classes)
-  local walk, passed = walk_for(driver, assumed.given, classes), {}
+  local walk, passed = walk_for(driver, assumed, classes), {}
   for _ = 1, LOOK_AHEAD do
     local entry = walk()
     if not entry then return nil end
@@ -49,7 +49,7 @@ end
 -- The first of the classes that are short of slots. When it leaves no room for the head of all, that counts as a pass, and
 -- after so many passes nothing goes ahead of the head: no share may keep it from memory for ever.
 local function first_short(driver, want, assumed)
-  local choice, head = first(driver, want, assumed, want.short), walk_for(driver, assumed.given)()
+  local choice, head = first(driver, want, assumed, want.short), walk_for(driver, assumed)()
   if not choice or choice.victim or want.slots == 0 or not want.kv_tokens then return choice end
   if head.id == choice.entry.id or head.tokens <= want.kv_tokens - choice.entry.tokens then return choice end
   for _, passed in ipairs(choice.passed) do

@@ -84,7 +84,7 @@ end
 
 -- Who would now be given what of the group, which has joined the lines: rows of {driver, choice}. As admission/handing.py.
 local function hand_over(wants)
-  local rows, assumed, driver = {}, {given = {}, passes = {}}, with_most_slots(wants)
+  local rows, assumed, driver = {}, {given = {}, passes = {}, tapes = {}}, with_most_slots(wants)
   while driver and #rows < #group do
     local want = wants[driver]
     local choice = want.slots > 0 and choose(driver, want, assumed)
