@@ -44,18 +44,36 @@ class Waiting:
         rule: ClassRule = NO_CLASS_RULE,
     ) -> OfferResult:
         self.now_us += 1
-        stands = standing(self.order, cls=cls, tenant=tenant, tokens=tokens, deadline_in_us=deadline_in_us)
-        entry = Entry(
+        entry = self.entry(name, cls, tokens=tokens, tenant=tenant, deadline_in_us=deadline_in_us)
+        return self.queue.offer(entry, self.now_us, rule)
+
+    def offered_group(
+        self, name: str, cls: PriorityClass = BATCH, *, tokens: tuple[int, ...], rule: ClassRule = NO_CLASS_RULE
+    ) -> OfferResult:
+        """A group of entries ``name.0``, ``name.1`` and so on, one for each of ``tokens``."""
+        self.now_us += 1
+        group = [self.entry(f"{name}.{number}", cls, tokens=size) for number, size in enumerate(tokens)]
+        return self.queue.offer_group(group, self.now_us, rule)
+
+    def entry(
+        self,
+        name: str,
+        cls: PriorityClass = BATCH,
+        *,
+        tokens: int,
+        tenant: str = "",
+        deadline_in_us: int | None = None,
+    ) -> Entry:
+        return Entry(
             entry_id=name,
             class_name=cls.name,
             rank=cls.rank,
-            standing=stands,
+            standing=standing(self.order, cls=cls, tenant=tenant, tokens=tokens, deadline_in_us=deadline_in_us),
             tokens=tokens,
             payload=b"",
             tenant=tenant,
             origin=f"tcp:{name}",
         )
-        return self.queue.offer(entry, self.now_us, rule)
 
     def claim(
         self, slots: int = 1, kv_tokens: int | None = None, *, weakest: Claim | None = None, driver: str = DRIVER
