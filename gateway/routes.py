@@ -16,6 +16,9 @@ from gateway.intake import Body, Endpoint
 from gateway.metrics import Metrics
 from workers.wire import ModelCard
 
+HEALTH_PATHS = frozenset({"/livez", "/readyz"})
+"""What balancers ask. Everything else needs a key, where there are keys."""
+
 
 def api_routes() -> list[web.RouteDef]:
     """The routes of the API. ``/livez`` and ``/readyz`` never touch the queue, and need no key."""
