@@ -61,7 +61,7 @@ def _generating(endpoint: Endpoint[Body]) -> web.RouteDef:
 def _known_caller(request: web.Request) -> Api:
     """What a handler is given, once the caller is known. Raises ``Refused``."""
     api = request.app[API]
-    api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+    api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
     return api
 
 

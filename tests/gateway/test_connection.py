@@ -5,12 +5,10 @@ import socket
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.dispatch import Tokens
 from tests.gateway.conftest import Gateway, ServeGateway
-from tests.gateway.fakes import MODEL, says
+from tests.gateway.fakes import MODEL, FakeDispatcher, tiny_card
 from tests.gateway.raw_http import connection, exchange, post
-from tests.gateway.talk import scripted
-from tests.gateway.tiny_tokenizer import ids_of_text
+from tests.gateway.tiny_tokenizer import tokenizer_files
 from tests.support import wait_until
 
 PATH = "/v1/completions"
@@ -240,13 +238,30 @@ async def test_beyond_the_spare_connections_nobody_gets_in(
 
 async def test_an_answer_that_nobody_takes_is_cut(serve: ServeGateway) -> None:
     """Not only streams: a whole answer of megabytes waits in memory for its client, too."""
-    piece = Tokens(token_ids=ids_of_text("x" * 1000))
-    gateway = await serve(scripted(*[piece] * 20_000, *says("!")), slow_client_s=0.1)
-    async with connection(gateway.port) as (reader, writer), asyncio.timeout(20):
+    card = tiny_card(tokenizer_files(), name="x" * 16_000_000)
+    gateway = await serve(FakeDispatcher(cards=(card,)), slow_client_s=0.1)
+    async with connection(gateway.port) as (reader, writer), asyncio.timeout(5):
         reader._transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(post(PATH, BODY))
-        await wait_until(lambda: gateway.outcome("completed") == 1, "the answer is whole", timeout_s=15)
+        writer.write(GET.replace(b"/livez", b"/v1/models"))
+        await wait_until(lambda: bool(unsent(gateway)), "more of it waits here than the kernel takes")
         await wait_until(lambda: not gateway.transports(), "the connection and its buffer are gone")
+
+
+async def test_an_answer_that_is_taken_slowly_is_not_cut(serve: ServeGateway) -> None:
+    """A thin line is no crime: only who takes nothing at all is cut."""
+    card = tiny_card(tokenizer_files(), name="x" * 16_000_000)
+    gateway = await serve(FakeDispatcher(cards=(card,)), slow_client_s=0.2)
+    async with connection(gateway.port) as (reader, writer), asyncio.timeout(10):
+        writer.write(GET.replace(b"/livez", b"/v1/models"))
+        await reader.readuntil(b"\r\n\r\n")
+        num_bytes = 0
+        while num_bytes < 16_000_000:
+            num_bytes += len(await reader.readexactly(1_000_000))
+            await asyncio.sleep(0.05)
+
+
+def unsent(gateway: Gateway) -> int:
+    return sum(transport.get_write_buffer_size() for transport in gateway.transports())  # type: ignore[attr-defined]
 
 
 async def test_an_idle_connection_closes_after_the_keep_alive_time(serve: ServeGateway) -> None:
