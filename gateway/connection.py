@@ -14,7 +14,6 @@ ones are taken as well, a connection is dropped as it comes.
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from aiohttp.http_exceptions import LineTooLong
 from gateway.errors import Reason, Refused
 from gateway.http_errors import bare_answer, error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
+from gateway.peers import find_dead_peers, has_hung_up
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -33,7 +33,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """Of all headers of a request together, and what else was read with them."""
 MAX_HEADER_BYTES = 16 * 1024
 """Of one header or of the request line. Bearer tokens take a few KiB; nothing of ours needs more."""
-KEEP_ALIVE_PROBES = 3
+HANGUP_EVERY_S = 1.0
+"""How often a peer is looked for from which nothing is read, as it sends more than is being answered."""
 SPARE_CONNECTIONS = 64
 """Beyond ``max_connections``: room for health checks of several balancers, and to say no to others."""
 
@@ -48,7 +49,7 @@ class Crowd:
 class Connection(web.RequestHandler):
     """The handler of one connection. The head's timer runs while a request is on its way and not yet whole."""
 
-    __slots__ = ("_crowd", "_head_bytes", "_head_timer", "_progress_timer", "_settings", "is_spare")
+    __slots__ = ("_crowd", "_hangup_timer", "_head_bytes", "_head_timer", "_progress_timer", "_settings", "is_spare")
 
     def __init__(self, server: web.Server, settings: HttpSettings, crowd: Crowd, **bounds: Any) -> None:
         super().__init__(server, **bounds)
@@ -56,6 +57,7 @@ class Connection(web.RequestHandler):
         self._crowd = crowd
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._hangup_timer: asyncio.TimerHandle | None = None
         self._progress_timer: asyncio.TimerHandle | None = None
         self.is_spare = False
 
@@ -67,7 +69,7 @@ class Connection(web.RequestHandler):
         if num_over > SPARE_CONNECTIONS:
             self.force_close()
             return
-        _find_dead_peers(transport, self._settings.peer_timeout_s)
+        find_dead_peers(transport, self._settings.peer_timeout_s)
         self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -85,6 +87,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._crowd.num_open -= 1
         self._stop_head_timer()
+        self._stop_hangup_timer()
         self._stop_progress_timer()
         super().connection_lost(exc)
 
@@ -151,6 +154,30 @@ class Connection(web.RequestHandler):
             self._progress_timer.cancel()
             self._progress_timer = None
 
+    def _pause_transport_reading(self) -> None:
+        """Who reads nothing is told of no end either, so the peer is looked for now and then."""
+        super()._pause_transport_reading()
+        if self._hangup_timer is None:
+            self._hangup_timer = self._loop.call_later(HANGUP_EVERY_S, self._look_for_hangup)
+
+    def _resume_transport_reading(self) -> None:
+        super()._resume_transport_reading()
+        self._stop_hangup_timer()
+
+    def _look_for_hangup(self) -> None:
+        self._hangup_timer = None
+        if self.transport is None:
+            return
+        if has_hung_up(self.transport):
+            self.transport.abort()
+        else:
+            self._hangup_timer = self._loop.call_later(HANGUP_EVERY_S, self._look_for_hangup)
+
+    def _stop_hangup_timer(self) -> None:
+        if self._hangup_timer is not None:
+            self._hangup_timer.cancel()
+            self._hangup_timer = None
+
     def _start_head_timer(self) -> None:
         self._head_timer = self._loop.call_later(self._settings.header_read_s, self._head_too_slow)
 
@@ -215,15 +242,3 @@ def _malformed(error: BaseException | None) -> Refused:
     if isinstance(error, LineTooLong) or "headers" in str(error).lower():
         return _head_too_large()
     return Refused(Reason.INVALID_VALUE, "The request is not well-formed HTTP.")
-
-
-def _find_dead_peers(transport: asyncio.BaseTransport, timeout_s: int) -> None:
-    """Probe an idle peer, and give up on one that acknowledges nothing, within ``timeout_s``."""
-    peer = transport.get_extra_info("socket")
-    if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    interval_s = max(1, timeout_s // (KEEP_ALIVE_PROBES + 1))
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval_s)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_s * 1000)
