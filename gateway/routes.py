@@ -1,4 +1,4 @@
-"""The routes: two that generate, and those that tell."""
+"""The routes: two that generate, two that tokenise, and those that tell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from gateway.api import API, Api
 from gateway.chat import ChatEndpoint
 from gateway.completions import CompletionEndpoint
+from gateway.endpoint import Body, Endpoint
 from gateway.generation import answer
-from gateway.intake import Body, Endpoint
 from gateway.metrics import Metrics
+from gateway.tokenizing import detokenize, tokenize
 from workers.wire import ModelCard
 
 HEALTH_PATHS = frozenset({"/livez", "/readyz"})
@@ -25,6 +26,8 @@ def api_routes() -> list[web.RouteDef]:
     return [
         _generating(ChatEndpoint()),
         _generating(CompletionEndpoint()),
+        web.post("/tokenize", tokenize),
+        web.post("/detokenize", detokenize),
         web.get("/v1/models", _list_models),
         web.get("/v1/models/{model:.+}", _show_model),
         web.get("/livez", _live),
