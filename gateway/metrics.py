@@ -32,6 +32,9 @@ class Metrics:
             registry=registry,
         )
         self.streams_open = Gauge("sluicegate_streams_open", "Requests being answered now.", registry=registry)
+        self.connections_open = Gauge(
+            "sluicegate_connections_open", "HTTP connections, idle ones too.", registry=registry
+        )
         self.queue_requests = Gauge(
             "sluicegate_queue_requests", "The waiting queue of the whole cluster.", registry=registry
         )
