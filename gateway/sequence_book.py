@@ -18,7 +18,7 @@ from admission.events import EndReason, FinishReason, Paused, PauseReason, Start
 from admission.queue import Claim
 from admission.redis_queue import RedisQueue
 from gateway.errors import Reason
-from gateway.metrics import Metrics
+from gateway.metrics import WorkerMetrics
 from gateway.prefix_hashes import block_hashes
 from gateway.relay import Relay
 from gateway.sequence_records import Custody, SequenceRecord, job_of, unreadable
@@ -50,7 +50,7 @@ class SequenceBook:
         queue: RedisQueue,
         acts: StoreActs,
         relay: Relay,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
     ) -> None:
         self._driver_id = driver_id
         self._most_tokens = most_tokens
