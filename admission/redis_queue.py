@@ -35,8 +35,9 @@ from admission.queue import (
     QueueStats,
     Withdrawal,
 )
-from admission.redis_client import CALL_TIMEOUT_S, blocking_twin, bounded
+from admission.redis_client import CALL_TIMEOUT_S, MAX_CONNECTIONS, blocking_twin, bounded
 from admission.scripts import QueueScripts
+from admission.turns import Turns
 
 _BLOCK_S = WANT_LEASE_US / 2 / 1_000_000  # a driver that waits speaks twice within the lease of its want
 
@@ -47,6 +48,9 @@ DRIVER_LEASE_S = 10.0
 
 REAP_GAP_S = 4.0
 """Call ``reap`` more often than this, every second say: a longer pause starts all leases anew."""
+
+OFFERS_AT_ONCE = MAX_CONNECTIONS // 2
+"""Of one gateway: the other connections are for acts that do not come in storms."""
 
 _CLASS_FIELD = "class:"
 
@@ -60,7 +64,10 @@ class _Mailbox:
 
 
 class RedisQueue:
-    """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own."""
+    """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own.
+
+    ``offers`` are the turns that offers take, which queues on one client share; None: this queue has its own.
+    """
 
     def __init__(
         self,
@@ -68,6 +75,7 @@ class RedisQueue:
         *,
         model: str,
         bounds: QueueBounds,
+        offers: Turns | None = None,
         driver_lease_s: float = DRIVER_LEASE_S,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
@@ -76,6 +84,7 @@ class RedisQueue:
         self._bounds = bounds
         self._keys = QueueKeys.of(model)
         self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us)
+        self._offers = offers or Turns(OFFERS_AT_ONCE)
         self._mailboxes: dict[str, _Mailbox] = {}
         self._heartbeats = Heartbeats(lease_s=driver_lease_s, max_gap_s=REAP_GAP_S)
 
@@ -87,7 +96,7 @@ class RedisQueue:
 
     async def offer(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
-        async with bounded("offer"):
+        async with self._offers.turn("offer"), bounded("offer"):
             return await self._scripts.offer(entry, self._bounds, rule)
 
     async def offer_past_bounds(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
