@@ -24,8 +24,8 @@ LEAST_RETRY_S = 1.0
 MOST_RETRY_S = 60.0
 LEAST_SPREAD_S = 5.0
 SPREAD = 0.25
-"""Clients that were refused together come back spread over a quarter of the wait, and at least over this time: of 500 no
-more than one in twenty then returns in the same tenth of a second."""
+"""Clients that were refused together come back spread over a quarter of the wait, and at least over this time: of 500,
+no more than one in twenty then returns in the same tenth of a second."""
 
 LEAST_SCORED_S = 0.05
 """Shorter waits are not scored: what they take is the time of an iteration, not that of a line."""
