@@ -92,7 +92,8 @@ class ClassRule:
 
     ``max_requests`` and ``max_tokens`` bound what waits of the class (None: only the queue's bounds count). ``sheds``:
     an entry that finds the queue full may displace what waits of lower classes; ``may_be_shed``: it may be displaced.
-    ``preempts``: it may take the place of a running sequence of a lower class, in exchange.
+    ``preempts``: it may take the place of a running sequence of a lower class, in exchange. ``is_charged``: what it
+    takes is on its account already.
     """
 
     max_requests: int | None = None
@@ -100,10 +101,11 @@ class ClassRule:
     sheds: bool = False
     may_be_shed: bool = False
     preempts: bool = True
+    is_charged: bool = False
 
     def past_bounds(self) -> ClassRule:
-        """The same for what comes back past the bounds: it needs no room, and has a right to stay."""
-        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False)
+        """The same for what had started and comes back: it needs no room, has a right to stay, and was charged then."""
+        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False, is_charged=True)
 
 
 NO_CLASS_RULE = ClassRule()

@@ -50,6 +50,7 @@ local entry = {
   score = is_fixed and given or now - given, lane = ARGV[8], account = ARGV[9], tokens = tokens, tenant = ARGV[11],
   origin = ARGV[12], bytes = #payload, answer = 'queued', may_be_shed = ARGV[20] ~= '',
   preempts = ARGV[21] ~= '', shed = {},
+  charged = not bounds.requests, -- past the bounds comes what had started, under another id
 }
 local wants, to_shed, refusal = wants_with_room(now), room_for(entry, bounds, rule)
 if refusal and not next(wants) then return answer(refusal) end -- at once: under overload this is the usual case

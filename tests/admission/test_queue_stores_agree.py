@@ -344,6 +344,7 @@ def test_memory_and_redis_answer_alike_on_a_long_day(redis_server: RedisServer, 
 BUSY_DAY = {
     "offer": 30,
     "offer again": 5,
+    "offer past bounds": 6,
     "claim": 10,
     "claim in exchange": 15,
     "next handed": 10,
