@@ -178,8 +178,8 @@ class OfferResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """What waits now, in the whole cluster, for one model."""
+    """What waits now, in the whole cluster, for one model. By class: its name, and how many requests and tokens."""
 
     requests: int
     tokens: int
-    by_class: tuple[tuple[str, int], ...]
+    by_class: tuple[tuple[str, int, int], ...]

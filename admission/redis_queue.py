@@ -53,6 +53,7 @@ OFFERS_AT_ONCE = MAX_CONNECTIONS // 2
 """Of one gateway: the other connections are for acts that do not come in storms."""
 
 _CLASS_FIELD = "class:"
+_CLASS_TOKENS_FIELD = "class_tokens:"
 
 
 @dataclass(slots=True)
@@ -130,11 +131,12 @@ class RedisQueue:
         async with bounded("stats"):
             totals = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.totals))
         counts = {name.decode(): int(number) for name, number in totals.items()}
-        by_class = sorted(
-            (name.removeprefix(_CLASS_FIELD), number)
-            for name, number in counts.items()
-            if name.startswith(_CLASS_FIELD) and number
+        names = sorted(
+            field.removeprefix(_CLASS_FIELD)
+            for field, number in counts.items()
+            if field.startswith(_CLASS_FIELD) and number
         )
+        by_class = [(name, counts[_CLASS_FIELD + name], counts.get(_CLASS_TOKENS_FIELD + name, 0)) for name in names]
         return QueueStats(requests=counts.get("requests", 0), tokens=counts.get("tokens", 0), by_class=tuple(by_class))
 
     # --- for drivers --------------------------------------------------------------------------------------------------

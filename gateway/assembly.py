@@ -99,7 +99,7 @@ class Assembly:
         self.view = ClusterView(clock=clock)
         self.queues = Queues(client, bounds=options.bounds)
         self.directory = Directory(client, gateway_id=options.gateway_id)
-        self.forecast = Forecast(options.classes, options.waiting_order)
+        self.forecast = Forecast(options.classes, options.waiting_order, clock=clock)
         self.streams = Streams(clock=clock, metrics=metrics, estimates=self._estimates)
         self.acts = StoreActs(metrics=metrics)
         self.relay = self._new_relay()

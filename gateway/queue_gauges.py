@@ -30,7 +30,7 @@ class QueueGauges:
         tokens = 0
         for stat in stats:
             tokens += stat.tokens
-            for name, requests in stat.by_class:
+            for name, requests, _ in stat.by_class:
                 waiting[name if name in self._names else NO_CLASS] += requests
         for name in (*self._names, NO_CLASS):
             self._metrics.requests.labels(name).set(waiting[name])

@@ -28,7 +28,8 @@ class Watched:
 
 
 def stats(tokens: int, **by_class: int) -> QueueStats:
-    return QueueStats(requests=sum(by_class.values()), tokens=tokens, by_class=tuple(by_class.items()))
+    by_name = tuple([(name, requests, 10 * requests) for name, requests in by_class.items()])
+    return QueueStats(requests=sum(by_class.values()), tokens=tokens, by_class=by_name)
 
 
 def test_what_waits_is_shown_by_class_over_all_models() -> None:
