@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.chunks import ChoiceJson
 from gateway.schema_chat import ChatCompletionRequest
-from gateway.sse import ChoiceJson
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
 from workers.wire import ModelCard

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.chunks import ChoiceJson
 from gateway.errors import Reason, Refused
 from gateway.schema_completions import CompletionRequest
-from gateway.sse import ChoiceJson
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
 from workers.wire import ModelCard

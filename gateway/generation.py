@@ -12,6 +12,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from gateway.api import API, Api
+from gateway.chunks import DONE, ChunkWriter
 from gateway.clock import monotonic_us
 from gateway.deadlines import Deadline
 from gateway.dispatch import Tokens
@@ -20,7 +21,7 @@ from gateway.http_errors import error_body, error_response, internal_error
 from gateway.intake import CLASS_HEADER, Arrival, Body, Endpoint, Started, start
 from gateway.record import Ending, RequestRecord
 from gateway.request_ids import ids_of
-from gateway.sse import DONE, ChunkWriter, ClientGone, ClientTooSlow, SseResponse
+from gateway.sse import ClientGone, ClientTooSlow, SseResponse
 
 CLIENT_LEFT_STATUS = 499
 """What logs show, by custom, for a client that left before its answer."""

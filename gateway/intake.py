@@ -16,16 +16,16 @@ from aiohttp import web
 from admission.classes import PriorityClass
 from gateway.api import Api
 from gateway.api_keys import Caller
+from gateway.chunks import ChoiceJson, ReplyHead, Usage
 from gateway.class_table import CLASS_CHOICE_HEADER
 from gateway.deadlines import DEADLINE_HEADER, Deadline, header_deadline_ms
-from gateway.dispatch import GenerationRequest, Tokens, TokenStream
+from gateway.dispatch import GenerationRequest, SequenceRequest, Tokens, TokenStream
 from gateway.errors import Reason, Refused
 from gateway.json_body import read_object
 from gateway.output import OutputText
 from gateway.record import RequestRecord
 from gateway.request_ids import ids_of
 from gateway.schema import GenerationBody
-from gateway.sse import ChoiceJson, ReplyHead, Usage
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
 from workers.wire import ModelCard
@@ -124,14 +124,17 @@ async def _start(arrival: Arrival, endpoint: Endpoint[Body]) -> Started[Body]:
     prompt_ids = await endpoint.encode(body, card, tokenizer, api.tokenizers)
     record.prompt_tokens = len(prompt_ids)
     request_id = ids_of(request).own
-    stream = await api.dispatcher.submit(
+    sequence = SequenceRequest(
+        prompt_ids=prompt_ids,
+        max_tokens=_output_bound(body, card, len(prompt_ids), endpoint.prompt_param),
+        sampling=body.sampling(fresh_seed=secrets.randbits(63)),
+    )
+    (stream,) = await api.dispatcher.submit(
         GenerationRequest(
             request_id=request_id,
             model=card.name,
             class_name=cls.name,
-            prompt_ids=prompt_ids,
-            max_tokens=_output_bound(body, card, len(prompt_ids), endpoint.prompt_param),
-            sampling=body.sampling(fresh_seed=secrets.randbits(63)),
+            sequences=(sequence,),
             deadline_us=deadline.at_us,
             tenant=arrival.caller.tenant,
         )

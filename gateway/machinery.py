@@ -18,7 +18,7 @@ from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
 from gateway.deadlines import exceeded
 from gateway.directory import Directory
-from gateway.dispatch import GenerationRequest, Readiness
+from gateway.dispatch import GenerationRequest, Readiness, SequenceRequest
 from gateway.errors import Reason, Refused
 from gateway.estimates import Estimates
 from gateway.forecast import Forecast, WaitForecast, retry_after_s
@@ -63,12 +63,13 @@ class Machinery:
         """Accept nothing more. What was accepted goes on."""
         self._is_draining = True
 
-    async def submit(self, request: GenerationRequest) -> Stream:
+    async def submit(self, request: GenerationRequest) -> tuple[Stream, ...]:
         """Put the request into the cluster's queue. Raises ``Refused`` when it is not accepted."""
         self._check(request)
         parts = self._parts
         queue = parts.queues.of(request.model)
-        entry = self._entry(request)
+        (sequence,) = request.sequences
+        entry = self._entry(request, sequence)
         wait_s = self._predict(request, entry.rank)
 
         stream = parts.streams.open(
@@ -96,7 +97,7 @@ class Machinery:
             parts.forecast.queued(request.model, entry.rank, entry.tokens)
             if wait_s is not None:
                 stream.forecast = WaitForecast(made_us=offered_us, wait_s=wait_s)
-        return stream
+        return (stream,)
 
     def models(self) -> tuple[ModelCard, ...]:
         """Cards of all models that were seen; one that nobody serves now is refused as ``no_worker``, not unknown."""
@@ -129,7 +130,7 @@ class Machinery:
         card = view.card(request.model)
         if card is None:
             raise Refused(Reason.UNKNOWN_MODEL, f"The model {request.model!r} does not exist.", param="model")
-        num_tokens = len(request.prompt_ids) + request.max_tokens
+        num_tokens = max(len(sequence.prompt_ids) + sequence.max_tokens for sequence in request.sequences)
         if num_tokens > card.context_length:
             raise Refused(
                 Reason.CONTEXT_LENGTH_EXCEEDED,
@@ -147,7 +148,7 @@ class Machinery:
         """Time until the request's deadline."""
         return None if request.deadline_us is None else request.deadline_us - self._parts.clock()
 
-    def _entry(self, request: GenerationRequest) -> Entry:
+    def _entry(self, request: GenerationRequest, sequence: SequenceRequest) -> Entry:
         """Ids are our own: what a client sends is never a key."""
         sequence_id = uuid.uuid4().hex
         parts = self._parts
@@ -157,14 +158,14 @@ class Machinery:
             origin=parts.relay.address,
             class_name=cls.name,
             rank=cls.rank,
-            prompt_ids=request.prompt_ids,
+            prompt_ids=sequence.prompt_ids,
             emitted_ids=(),
-            max_tokens=request.max_tokens,
-            expected_tokens=parts.estimates.expected(request.model, cls.name, request.max_tokens),
-            sampling=request.sampling,
+            max_tokens=sequence.max_tokens,
+            expected_tokens=parts.estimates.expected(request.model, cls.name, sequence.max_tokens),
+            sampling=sequence.sampling,
             deadline_us=None,
         )
-        tokens = len(request.prompt_ids) + job.expected_tokens
+        tokens = len(sequence.prompt_ids) + job.expected_tokens
         return Entry(
             entry_id=sequence_id,
             class_name=cls.name,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from admission.queue import Entry
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
-from gateway.dispatch import Tokens
+from gateway.dispatch import TokenLogprob, Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
 from gateway.forecast import WaitForecast, retry_after_s
@@ -66,6 +66,8 @@ class Stream:
         self.offered_us = offered_us
         self.driver_id: str | None = None
         self.output: list[int] = []  # every token so far: another driver may have to go on from them
+        self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
+        self.cached_tokens = 0
         self.num_moves = 0
         self.cancel_reason: str | None = None
         self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.chat import ChatEndpoint
+from gateway.chunks import ChoiceJson, ChunkWriter, ReplyHead, Usage
 from gateway.completions import CompletionEndpoint
-from gateway.sse import ChoiceJson, ChunkWriter, ReplyHead, Usage
 
 HEAD = ReplyHead(reply_id='id"\\', created=5, model="org/model ü", service_tier="flex")
 CHOICES = [ChatEndpoint.choice, CompletionEndpoint.choice]
