@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from itertools import cycle, islice
 from pathlib import Path
 
 import uvloop
@@ -64,17 +65,16 @@ class Bare:
         self._iterations = iterations
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        left = (await request.json())["max_tokens"]
+        tokens = (await request.json())["max_tokens"]
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         for _ in range(ITERATIONS_TO_FIRST if self._iterations.are_going_on else 1):
             await self._iterations.next()
         try:
             await response.prepare(request)
-            while left > 0:
-                for event in self._events[:left]:
-                    await response.write(event)
-                    await self._iterations.next()
-                left -= len(self._events)
+            for event in islice(cycle(self._events), tokens - 1):
+                await response.write(event)
+                await self._iterations.next()
+            await response.write(self._events[-1])
             await response.write(DONE)
         except ConnectionError:
             pass  # the client has left

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from typing import Any, cast
@@ -19,6 +20,9 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 EVENT_END = b"\n\n"
 LINE_LIMIT = 1 << 24
 ANSWER_WITHIN_S = 120.0
+ITERATIONS_TO_FIRST = 3
+GROUP = 32  # who come at once
+PAUSE_S = (0.05, 0.1)  # between probes: longer than an iteration, and never in step with them
 
 
 class Crowd:
@@ -47,7 +51,11 @@ class Crowd:
         await self._tell("drop", streams=streams)
 
     async def probe(self, port: int, *, times: int) -> list[float]:
-        """Ask for one token so often, one after the other: how long each took."""
+        """Ask for one token so often, one after the other, at random times: by how much later than due each came.
+
+        When others run it is due with the third iteration from then (two are planned already), which is seen from one
+        of the held streams; alone, at once: the time is the whole one.
+        """
         return list(await self._tell("probe", port=port, times=times))
 
     async def churn(self, port: int, *, streams: int, tokens: int, seconds: float) -> tuple[int, float]:
@@ -64,6 +72,8 @@ class Crowd:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([act, arguments]).encode() + b"\n")
         line = await asyncio.wait_for(self._process.stdout.readline(), ANSWER_WITHIN_S)
+        if not line:
+            raise AssertionError(f"the clients have gone while they were to {act}")
         return json.loads(line)
 
 
@@ -75,6 +85,7 @@ class Reader(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.events = 0
+        self.times: list[float] | None = None  # of all that comes, once somebody wants to know
         self.begun: asyncio.Future[float]
         self.ended: asyncio.Future[None]
         self._tail = b""
@@ -92,8 +103,11 @@ class Reader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.begun.done():
-            assert data.startswith(b"HTTP/1.1 200"), data
+            if not data.startswith(b"HTTP/1.1 200"):
+                sys.exit(f"the answer of a client began with {data[:80]!r}")
             self.begun.set_result(time.perf_counter())
+        if self.times is not None:
+            self.times.append(time.perf_counter())
         self.events += data.count(EVENT_END)
         self._tail = data[-len(LAST_CHUNK) :] if len(data) > len(LAST_CHUNK) else self._tail + data
         if self._tail.endswith(LAST_CHUNK):
@@ -107,11 +121,13 @@ class Clients:
         self._held: list[Reader] = []
 
     async def hold(self, port: int, streams: int, tokens: int) -> None:
-        self._held = [await _connect(port) for _ in range(streams)]
-        for reader in self._held:
-            reader.ask(_request(tokens))
-        for reader in self._held:
-            await reader.begun
+        while len(self._held) < streams:
+            group = [await _connect(port) for _ in range(min(GROUP, streams - len(self._held)))]
+            for reader in group:
+                reader.ask(_request(tokens))
+            for reader in group:
+                await reader.begun
+            self._held += group
 
     async def count(self) -> tuple[int, float]:
         return sum(reader.events for reader in self._held), time.perf_counter()
@@ -121,26 +137,41 @@ class Clients:
             self._held.pop().leave()
 
     async def probe(self, port: int, times: int) -> list[float]:
-        reader, took_s = await _connect(port), []
+        reader, chance, late_s = await _connect(port), random.Random(1), []
         for _ in range(times):
+            await asyncio.sleep(chance.uniform(*PAUSE_S))
+            iterations: list[float] = []
+            if self._held:
+                self._held[0].times = iterations
             asked_s = time.perf_counter()
             reader.ask(_request(1))
-            took_s.append(await reader.begun - asked_s)
+            begun_s = await reader.begun
             await reader.ended
+            if self._held:
+                while len(iterations) < ITERATIONS_TO_FIRST:  # noqa: ASYNC110 -- it came before them: soon
+                    await asyncio.sleep(0.001)
+                asked_s = iterations[ITERATIONS_TO_FIRST - 1]
+            late_s.append(begun_s - asked_s)
         reader.leave()
-        return took_s
+        return late_s
 
     async def churn(self, port: int, streams: int, tokens: int, seconds: float) -> tuple[int, float]:
         began_s = time.perf_counter()
         readers = [await _connect(port) for _ in range(streams)]
-        answered = await asyncio.gather(*(_ask_until(reader, tokens, began_s + seconds) for reader in readers))
+        answered = await asyncio.gather(
+            *(
+                _ask_until(reader, tokens, began_s + seconds, first_after_s=number / 1000)
+                for number, reader in enumerate(readers)
+            )
+        )
         took_s = time.perf_counter() - began_s
         for reader in readers:
             reader.leave()
         return sum(answered), took_s
 
 
-async def _ask_until(reader: Reader, tokens: int, end_s: float) -> int:
+async def _ask_until(reader: Reader, tokens: int, end_s: float, *, first_after_s: float) -> int:
+    await asyncio.sleep(first_after_s)
     answered = 0
     while time.perf_counter() < end_s:
         reader.ask(_request(tokens))
