@@ -205,6 +205,7 @@ class MemoryQueue:
             answer=Offered.QUEUED,
             may_be_shed=rule.may_be_shed,
             preempts=rule.preempts,
+            is_charged=rule.is_charged,
         )
         self._items[entry.entry_id] = item
         self._lines.join(item, pinned_to=None)

@@ -102,7 +102,8 @@ class ClassRule:
 
     ``max_requests`` and ``max_tokens`` bound what waits of the class (None: only the queue's bounds count). ``sheds``:
     an entry that finds the queue full may displace what waits of lower classes; ``may_be_shed``: it may be displaced.
-    ``preempts``: it may take the place of a running sequence of a lower class, in exchange.
+    ``preempts``: it may take the place of a running sequence of a lower class, in exchange. ``is_charged``: what it
+    takes is on its account already.
     """
 
     max_requests: int | None = None
@@ -110,10 +111,11 @@ class ClassRule:
     sheds: bool = False
     may_be_shed: bool = False
     preempts: bool = True
+    is_charged: bool = False
 
     def past_bounds(self) -> ClassRule:
-        """The same for what comes back past the bounds: it needs no room, and has a right to stay."""
-        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False)
+        """The same for what had started and comes back: it needs no room, has a right to stay, and was charged then."""
+        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False, is_charged=True)
 
 
 NO_CLASS_RULE = ClassRule()
@@ -206,8 +208,8 @@ class OfferResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """What waits now, in the whole cluster, for one model."""
+    """What waits now, in the whole cluster, for one model. By class: its name, and how many requests and tokens."""
 
     requests: int
     tokens: int
-    by_class: tuple[tuple[str, int], ...]
+    by_class: tuple[tuple[str, int, int], ...]

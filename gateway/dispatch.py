@@ -57,13 +57,15 @@ class TokenLogprob:
 class Tokens:
     """Output tokens of one sequence, in order, none missing. The last one has ``finish`` or ``error``, never both.
 
-    ``finish`` is ``"stop"`` (an eos token or a stop id, not included in ``token_ids``) or ``"length"``. ``logprobs``
-    has one for each of ``token_ids`` where the sampling asks for them, else none.
+    ``finish`` is ``"stop"`` (an eos token or a stop id, not included in ``token_ids``) or ``"length"``. ``stop_id`` is
+    the stop id that ended it, where it is known; an eos is none. ``logprobs`` has one for each of ``token_ids`` where
+    the sampling asks for them, else none.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: str | None = None
+    stop_id: int | None = None
     error: Reason | None = None
     message: str = ""
     retry_after_s: float | None = None

@@ -19,7 +19,7 @@ from admission.queue import Claim
 from admission.redis_queue import RedisQueue
 from admission.scheduler import ReportError
 from gateway.errors import Reason
-from gateway.metrics import Metrics
+from gateway.metrics import WorkerMetrics
 from gateway.prefix_hashes import block_hashes
 from gateway.relay import Relay
 from gateway.scores import is_whole, since
@@ -52,7 +52,7 @@ class SequenceBook:
         queue: RedisQueue,
         acts: StoreActs,
         relay: Relay,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
     ) -> None:
         self._driver_id = driver_id
         self._most_tokens = most_tokens

@@ -202,7 +202,7 @@ class Streams:
         bounds: StreamBounds | None = None,
     ) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._metrics = metrics.requests
         self._estimates = estimates
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}

@@ -23,6 +23,7 @@ for at = FIRST, #ARGV, NUM_FIELDS do
     score = is_fixed and given or now - given, lane = ARGV[at + 5], account = ARGV[at + 6], tokens = tonumber(ARGV[at + 7]),
     tenant = ARGV[at + 8], origin = ARGV[at + 9], bytes = #ARGV[at + 10], answer = 'queued', may_be_shed = ARGV[9] ~= '',
     preempts = ARGV[10] ~= '', shed = {},
+    charged = not bounds.requests, -- past the bounds comes what had started, under another id
   }
   group[#group + 1], of_group[entry.id] = entry, true
 end

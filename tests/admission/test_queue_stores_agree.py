@@ -372,6 +372,7 @@ BUSY_DAY = {
     "offer group": 10,
     "offer group again": 2,
     "offer again": 5,
+    "offer past bounds": 6,
     "claim": 10,
     "claim in exchange": 15,
     "next handed": 10,
