@@ -55,7 +55,7 @@ class Waiting:
     def entry(
         self,
         name: str,
-        cls: PriorityClass,
+        cls: PriorityClass = BATCH,
         *,
         tokens: int = 10,
         tenant: str = "",
