@@ -20,6 +20,7 @@ from typing import NoReturn, TypeVar, cast
 import structlog
 
 from workers.wire import (
+    MAX_FRAME_BYTES,
     WIRE_VERSION,
     Auth,
     Challenge,
@@ -81,8 +82,9 @@ class FrameConnection(asyncio.Protocol):
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def trust(self) -> None:
-        """The peer has proved itself: frames of any legal length from now on."""
-        self._decoder.max_frame_bytes = FrameDecoder().max_frame_bytes
+        """The peer has proved itself: frames of any legal length from now on, those behind the proof included."""
+        self._decoder.max_frame_bytes, self._decoder.most_messages = MAX_FRAME_BYTES, None
+        self.data_received(b"")
 
     async def receive(self) -> Message:
         """The next message, however long it takes. Raises ``LinkLost``."""
@@ -268,7 +270,7 @@ class FrameListener:
             await asyncio.wait(list(self._open), timeout=CLOSE_TIMEOUT_S)
 
     def _new_connection(self) -> FrameConnection:
-        decoder = FrameDecoder(MAX_STRANGER_FRAME_BYTES)
+        decoder = FrameDecoder(MAX_STRANGER_FRAME_BYTES, most_messages=1)
         return FrameConnection(peer="a stranger", decoder=decoder, on_open=self._accept)
 
     def _accept(self, connection: FrameConnection) -> None:
