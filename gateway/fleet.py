@@ -39,6 +39,7 @@ _DECISIONS = (
     "queue_bytes",
     "drain_s",
     "max_moves",
+    "worker_timeout_s",
     "max_body_bytes",
     "host",
 )

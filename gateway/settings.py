@@ -17,6 +17,7 @@ from admission.presets import PRESETS, preset
 from admission.standing import WaitingOrderName
 from gateway.class_file import read_classes
 from gateway.key_file import read_keys
+from gateway.links import PROGRESS_TIMEOUT_S
 from gateway.settings_sources import CommandSettings
 from workers.wire import TcpAddress, parse_address
 
@@ -125,6 +126,13 @@ class ServingSettings(CommandSettings):
         le=100,
         description="how often a request goes on elsewhere when what ran it is lost; one that kills workers takes"
         " one more than that with it",
+    )
+    worker_timeout_s: float = Field(
+        PROGRESS_TIMEOUT_S,
+        gt=0,
+        le=3600,
+        description="seconds without a report after which a worker counts as lost; above its slowest iteration, a whole"
+        " token budget of prompt",
     )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"

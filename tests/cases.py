@@ -2,8 +2,11 @@
 
 CASES = {
     "admission": ("G01", "G03"),
+    "determinism": ("C01",),
     "disconnect": ("D01", "D02", "D03", "D05", "D07", "D09", "D11"),
     "redis": ("G04", "G06", "G08", "G09"),
     "shutdown": ("D14",),
     "time": ("G11",),
+    "worker": ("F01", "F02"),
+    "worker-protocol": ("F03", "F05"),
 }
