@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic_settings import NoDecode
+from pydantic_settings import CliImplicitFlag, NoDecode
 
 from admission.presets import PRESETS, preset
 from admission.standing import WaitingOrderName
@@ -229,6 +229,11 @@ class UpSettings(ServingSettings):
         None,
         ge=1,
         description="threads that a worker computes with on the CPU (if not given: one for each usable core)",
+    )
+    deterministic: CliImplicitFlag[bool] = Field(
+        False,
+        description="let no request's output depend on what else is in the batch, in bfloat16 either; slower, see"
+        " docs/worker.md",
     )
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
