@@ -75,6 +75,8 @@ class FrameConnection(asyncio.Protocol):
         self._arrived: deque[Message] = deque()
         self._take: Callable[[Sequence[Message]], None] | None = None
         self._stirred = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._closed = asyncio.Event()
         self._end: Exception | None = None  # why nothing more comes
         self._abort_reason: str | None = None
@@ -132,6 +134,15 @@ class FrameConnection(asyncio.Protocol):
             raise self._lost("does not read")
         self._transport.write(encode(message))
 
+    async def drained(self, timeout_s: float) -> None:
+        """Wait until little is unsent. Raises ``LinkLost``, also when that takes longer than ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._writable.wait()
+        except TimeoutError:
+            self.abort(f"has read nothing for {timeout_s} s")
+            raise self._lost("does not read") from None
+
     def abort(self, reason: str) -> None:
         """Drop the connection now: who receives gets ``LinkLost`` with ``reason``."""
         if self._abort_reason is None:
@@ -168,7 +179,14 @@ class FrameConnection(asyncio.Protocol):
         if len(self._arrived) > MOST_UNRECEIVED:
             self._transport.pause_reading()
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()  # what is sent now raises
         self._closed.set()
         self._finish(self._lost("closed the connection" if exc is None else str(exc)))
 

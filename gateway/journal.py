@@ -110,7 +110,7 @@ class Journal:
         self._unfinished.pop(sequence_id, None)
 
     def replay(self) -> Iterator[tuple[str, Delivery]]:
-        """Everything kept, with the driver that made it."""
+        """Everything kept, with the driver that made it. More may be added meanwhile: it may be in it or not."""
         self._forget_old()
         for output in (*self._finished.values(), *self._unfinished.values()):
             for delivery in output.replay():
