@@ -40,6 +40,7 @@ _DECISIONS = (
     "drain_s",
     "max_moves",
     "max_body_bytes",
+    "max_connections",
     "host",
 )
 _MODEL = (

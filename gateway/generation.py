@@ -36,7 +36,7 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
     deadline = Deadline(monotonic_us)
     record = RequestRecord(api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client)
     try:
-        caller = api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+        caller = api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
         record.tenant = caller.tenant
         with api.keys.admitted(caller):
             arrival = Arrival(api=api, request=request, caller=caller, record=record, deadline=deadline)

@@ -17,6 +17,9 @@ from gateway.metrics import Metrics
 from gateway.tokenizing import detokenize, tokenize
 from workers.wire import ModelCard
 
+HEALTH_PATHS = frozenset({"/livez", "/readyz"})
+"""What balancers ask. Everything else needs a key, where there are keys."""
+
 
 def api_routes() -> list[web.RouteDef]:
     """The routes of the API. ``/livez`` and ``/readyz`` never touch the queue, and need no key."""
@@ -61,7 +64,7 @@ def _generating(endpoint: Endpoint[Body]) -> web.RouteDef:
 def _known_caller(request: web.Request) -> Api:
     """What a handler is given, once the caller is known. Raises ``Refused``."""
     api = request.app[API]
-    api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+    api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
     return api
 
 

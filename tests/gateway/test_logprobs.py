@@ -6,7 +6,7 @@ import pytest
 
 from gateway.dispatch import SequenceRequest, TokenLogprob, Tokens
 from gateway.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
-from gateway.scores import Score
+from gateway.token_scores import Score
 from gateway.tokens import ChatTokenizer
 from tests.gateway.conftest import Reply, ServeGateway
 from tests.gateway.fakes import FakeDispatcher, score, speaks

@@ -3,8 +3,8 @@ import pytest
 from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.output import NoOutput, OutputText
-from gateway.scores import ScoreQueue
 from gateway.stops import StopMatcher, StopText
+from gateway.token_scores import ScoreQueue
 from gateway.tokens import ChatTokenizer
 from tests.gateway.fakes import score
 from tests.gateway.tiny_tokenizer import ids_of_bytes, ids_of_text, tokenizer_files

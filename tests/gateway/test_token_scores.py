@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.scores import Score, ScoreQueue, prompt_scores
+from gateway.token_scores import Score, ScoreQueue, prompt_scores
 from tests.gateway.fakes import score
 
 
