@@ -9,5 +9,10 @@ CASES = {
     "redis": ("G04", "G06", "G08", "G09"),
     "security": ("A21", "H01", "H03", "H06"),
     "shutdown": ("D14",),
+    "streaming-protocol": ("B07", "B09", "B11"),
+    "streaming-text": ("B01", "B03", "B04", "B06"),
     "time": ("G11",),
+    "validation": (
+        *("A01", "A03", "A04", "A06", "A07", "A08", "A10", "A11", "A13", "A14", "A15", "A17", "A18", "A19", "A22"),
+    ),
 }

@@ -44,8 +44,8 @@ def score(token_id: int, width: int) -> TokenLogprob:
 
 
 def scored(item: Tokens | BaseException, width: int | None) -> Tokens | BaseException:
-    """The item with log-probabilities, when they are asked for."""
-    if width is None or isinstance(item, BaseException):
+    """The item with log-probabilities, when they are asked for and the test has given it none."""
+    if width is None or isinstance(item, BaseException) or item.logprobs:
         return item
     return replace(item, logprobs=tuple(score(token_id, width) for token_id in item.token_ids))
 
