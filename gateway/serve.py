@@ -190,6 +190,7 @@ def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
         max_slots=settings.max_slots,
         kv_blocks=settings.kv_blocks,
         max_moves=settings.max_moves,
+        progress_timeout_s=settings.worker_timeout_s,
     )
 
 
