@@ -73,6 +73,7 @@ async def test_a_stop_id_ends_the_output(url: str, tmp_path: Path) -> None:
         whole = await answered(front, prompt=[5, 6, 7, 8], logprobs=0, max_tokens=4)
         cut = await answered(front, prompt=[5, 6, 7, 8], stop_token_ids=[7], max_tokens=4)
         assert whole.usage.completion_tokens == 4
-        assert cut.choices[0].finish_reason == "stop"
+        assert (cut.choices[0].finish_reason, cut.choices[0].stop_reason) == ("stop", 7)
+        assert whole.choices[0].stop_reason is None
         assert cut.usage.completion_tokens < 4
         assert whole.choices[0].text.startswith(cut.choices[0].text)
