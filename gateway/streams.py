@@ -310,7 +310,7 @@ class Streams:
                 self._fail(stream, _reason(delivery.error))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
-            self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
+            self._close(stream, Tokens(token_ids=(), finish=delivery.finish, stop_id=delivery.stop_id))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
 
