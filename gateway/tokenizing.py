@@ -45,7 +45,7 @@ async def detokenize(request: web.Request) -> web.Response:
 async def _admitted(request: web.Request) -> AsyncIterator[tuple[Api, dict[str, Any]]]:
     """The body of a known caller's request, which counts among those that it may have at once."""
     api = request.app[API]
-    caller = api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+    caller = api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
     with api.keys.admitted(caller):
         settings = api.settings
         yield api, await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)

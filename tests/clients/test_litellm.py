@@ -67,4 +67,3 @@ async def test_each_refusal_becomes_its_own_exception(echo: Cluster, crowded: Cl
     refused = [outcome for outcome in outcomes if isinstance(outcome, litellm.RateLimitError)]
     assert len(refused) >= 3
     assert len(refused) + sum(isinstance(outcome, litellm.ModelResponse) for outcome in outcomes) == 6
-

@@ -161,7 +161,9 @@ async def test_what_must_not_be_tried_again_is_sent_once(crowded: Cluster) -> No
     wire = Wire()
     async with wire.client(crowded, max_retries=3) as client:
         with pytest.raises(openai.InternalServerError) as late:
-            await client.completions.create(model="fake", prompt="slow", max_tokens=2000, extra_body={"deadline_ms": 100})
+            await client.completions.create(
+                model="fake", prompt="slow", max_tokens=2000, extra_body={"deadline_ms": 100}
+            )
         assert (late.value.status_code, late.value.code) == (504, "deadline_exceeded")
         with pytest.raises(openai.BadRequestError):
             await client.completions.create(model="fake", prompt="x", max_tokens=-1)

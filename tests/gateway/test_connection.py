@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import socket
 
 import pytest
@@ -77,6 +78,7 @@ async def test_malformed_http_gets_an_error_body_and_the_connection_closes(gatew
     assert answer.split(b"\r\n")[0].split(b" ", 1)[1] == b"400 Bad Request"
     assert answer.count(b"HTTP/") == 1
     assert error_code(answer) == "invalid_value"
+    assert re.search(rb"\r\nx-request-id: [0-9a-f]{32}\r\n", answer)
     assert all("exc_info" not in line for line in logs)
 
 
