@@ -18,7 +18,7 @@ from gateway.dispatch import Dispatcher
 from gateway.errors import Reason, Refused
 from gateway.http_errors import error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
-from gateway.metrics import Metrics
+from gateway.metrics import NO_CLASS, Metrics
 from gateway.request_ids import ID_HEADER, ids_of
 from gateway.routes import HEALTH_PATHS, admin_routes, api_routes, description_route, metrics_route
 from gateway.tokenizer_pool import TokenizerPool
@@ -49,7 +49,7 @@ def build_app(
 ) -> web.Application:
     """The application over this machinery. It owns the tokenizing threads and ends them at its clean-up."""
     app = _new_app(_turn_away_spare)
-    metrics.connections_open.set_function(lambda: app[CROWD].num_open)
+    metrics.requests.connections_open.set_function(lambda: app[CROWD].num_open)
     tokenizers = TokenizerPool(fetch=dispatcher.tokenizer_files, num_threads=settings.tokenizer_threads)
     app[API] = Api(
         dispatcher=dispatcher,
@@ -114,7 +114,7 @@ async def _turn_away_spare(request: web.Request, handler: Handler) -> web.Stream
     if not (isinstance(protocol, Connection) and protocol.is_spare) or request.path in HEALTH_PATHS:
         return await handler(request)
     reason = Reason.TOO_MANY_CONNECTIONS
-    request.app[API].metrics.requests.labels(outcome=reason.value).inc()
+    request.app[API].metrics.requests.ended.labels(reason.value, NO_CLASS).inc()
     response = error_response(Refused(reason, "This gateway has as many connections as it may."))
     response.force_close()
     return response

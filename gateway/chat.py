@@ -10,8 +10,8 @@ from gateway.chunks import ChoiceJson
 from gateway.logprobs import chat_logprobs
 from gateway.prompts import Prompt
 from gateway.schema_chat import ChatCompletionRequest
-from gateway.scores import Score
 from gateway.token_names import TokenNames
+from gateway.token_scores import Score
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
 

@@ -9,8 +9,8 @@ from gateway.chunks import ChoiceJson
 from gateway.logprobs import completion_logprobs
 from gateway.prompts import Prompt, echo_of
 from gateway.schema_completions import CompletionRequest
-from gateway.scores import Score
 from gateway.token_names import TokenNames
+from gateway.token_scores import Score
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
 

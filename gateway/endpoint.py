@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 from gateway.chunks import ChoiceJson
 from gateway.prompts import Prompt
 from gateway.schema_generation import GenerationBody
-from gateway.scores import Score
 from gateway.token_names import TokenNames
+from gateway.token_scores import Score
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
 

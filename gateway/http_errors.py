@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gateway.errors import Reason, Refused, Retry
 
-DEFAULT_RETRY_S = (1.0, 3.0)
+DEFAULT_RETRY_S = (1.0, 6.0)
 """Without a prediction, a client is told to wait some time in this range: not the same for all, so that those refused
 together do not come back together."""
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.dispatch import TokenLogprob
-from gateway.scores import Score
 from gateway.token_names import TokenNames
+from gateway.token_scores import Score
 
 
 def chat_logprobs(scores: Sequence[Score], names: TokenNames, num_top: int) -> dict[str, Any]:

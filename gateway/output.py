@@ -7,8 +7,8 @@ from typing import Protocol
 
 from gateway.detokenize import Detokenizer
 from gateway.dispatch import Tokens
-from gateway.scores import Score, ScoreQueue
 from gateway.stops import StopMatcher
+from gateway.token_scores import Score, ScoreQueue
 
 
 class Output(Protocol):

@@ -13,8 +13,8 @@ from gateway.errors import Refused
 from gateway.output import Output
 from gateway.prompts import Prompt
 from gateway.record import RequestRecord
-from gateway.scores import Score, prompt_scores
 from gateway.token_names import TokenNames
+from gateway.token_scores import Score, prompt_scores
 from gateway.tokenizer_pool import TokenizerPool
 
 MOST_SCORES_INLINE = 64

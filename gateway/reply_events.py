@@ -11,7 +11,7 @@ from gateway.chunks import DONE, ChunkWriter, usage_chunk
 from gateway.dispatch import Tokens
 from gateway.endpoint import Body
 from gateway.reply import Reply
-from gateway.scores import Score
+from gateway.token_scores import Score
 
 
 class ReplyEvents(Generic[Body]):

@@ -1,66 +1,65 @@
-"""Log-probabilities on their way to a client, each with its token and the place of that token's text.
+"""Log-probabilities on their way from worker to client: runs of them cut, joined and taken apart.
 
-Those of output tokens come out with their text, not before: while text is withheld (half a character, what may begin a
-stop string), so are they. None is lost: at the end come those whose text never came out, as a stop string's.
+They travel as flat runs of numbers (``workers.wire.Scores``) and become values of their own only where they are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from gateway.dispatch import TokenLogprob
+from workers.wire import Delivery, Scores
 
 
-class Score(NamedTuple):
-    """A token's log-probability; None for the first token of a prompt, which nothing predicts.
-
-    ``offset``: where the token's text begins, in characters of the choice's text.
-    """
-
-    token_id: int
-    offset: int
-    logprob: TokenLogprob | None
+def is_whole(scores: Scores) -> bool:
+    """Whether it has as many of the likeliest for every token."""
+    num_tokens, num_top = len(scores.own), len(scores.top)
+    return num_tokens > 0 and num_top % num_tokens == 0 and num_top == len(scores.top_ids)
 
 
-class ScoreQueue:
-    """Scores of one output, whose text begins at ``offset``."""
-
-    def __init__(self, offset: int = 0) -> None:
-        self._made = offset  # where the text of the next token begins
-        self._shown = offset  # so far the text has come out
-        self._textless: list[Score] = []  # their character is not complete
-        self._waiting: list[tuple[int, Score]] = []  # behind the end of their text
-
-    def add(self, token_id: int, logprob: TokenLogprob, num_chars: int) -> None:
-        """Take in a token with which ``num_chars`` of text became complete."""
-        self._textless.append(Score(token_id, self._made, logprob))
-        if num_chars:
-            self._made += num_chars
-            self._waiting += [(self._made, score) for score in self._textless]
-            self._textless.clear()
-
-    def release(self, num_chars: int) -> list[Score]:
-        """So many more characters of text come out: the scores that come with them."""
-        self._shown += num_chars
-        ready = 0
-        while ready < len(self._waiting) and self._waiting[ready][0] <= self._shown:
-            ready += 1
-        released = [score for _, score in self._waiting[:ready]]
-        del self._waiting[:ready]
-        return released
-
-    def flush(self) -> list[Score]:
-        """The output has ended: all that are left."""
-        left = [score for _, score in self._waiting] + self._textless
-        self._waiting.clear()
-        self._textless.clear()
-        return left
+def num_values(scores: Scores) -> int:
+    """How many log-probabilities it holds; each takes 8 bytes on the wire, those of the likeliest 12 with their ids."""
+    return len(scores.own) + len(scores.top)
 
 
-def prompt_scores(
-    token_ids: Sequence[int], offsets: Sequence[int], logprobs: Sequence[TokenLogprob]
-) -> Iterator[Score]:
-    """Scores of a prompt; ``logprobs`` are those of all its tokens but the first."""
-    for token_id, offset, logprob in zip(token_ids, offsets, (None, *logprobs), strict=True):
-        yield Score(token_id, offset, logprob)
+def values_of(delivery: Delivery) -> int:
+    """How many log-probabilities come with it, of its tokens and of its prompt's."""
+    told = (delivery.scores, None if delivery.prompt is None else delivery.prompt.scores)
+    return sum(num_values(scores) for scores in told if scores is not None)
+
+
+def between(scores: Scores, start: int, stop: int) -> Scores:
+    """Those of its tokens ``start`` to ``stop``, counted from 0."""
+    width = len(scores.top) // len(scores.own) if scores.own else 0
+    return Scores(
+        own=scores.own[start:stop],
+        top_ids=scores.top_ids[start * width : stop * width],
+        top=scores.top[start * width : stop * width],
+    )
+
+
+def since(scores: Scores, start: int) -> Scores:
+    """Those of its tokens from ``start`` on."""
+    return scores if start == 0 else between(scores, start, len(scores.own))
+
+
+def joined(parts: Sequence[Scores]) -> Scores:
+    """One after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Scores(
+        own=tuple([value for part in parts for value in part.own]),
+        top_ids=tuple([token for part in parts for token in part.top_ids]),
+        top=tuple([value for part in parts for value in part.top]),
+    )
+
+
+def token_logprobs(parts: Sequence[Scores]) -> tuple[TokenLogprob, ...]:
+    """One value for each token."""
+    return tuple([logprob for part in parts for logprob in _each(part)])
+
+
+def _each(scores: Scores) -> list[TokenLogprob]:
+    width = len(scores.top) // len(scores.own) if scores.own else 0
+    pairs = tuple(zip(scores.top_ids, scores.top, strict=True))
+    return [TokenLogprob(own=own, top=pairs[at * width : (at + 1) * width]) for at, own in enumerate(scores.own)]

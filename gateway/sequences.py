@@ -12,8 +12,8 @@ from gateway.prompts import Prompt
 from gateway.reply import Choice
 from gateway.schema import invalid
 from gateway.schema_generation import GenerationBody
-from gateway.scores import ScoreQueue
 from gateway.stops import StopMatcher, StopText
+from gateway.token_scores import ScoreQueue
 from gateway.tokens import ChatTokenizer, SpecialTokens
 from workers.wire import ModelCard
 

@@ -11,7 +11,7 @@ from gateway.endpoint import Body
 from gateway.fan_in import reading
 from gateway.logprobs import prompt_logprobs
 from gateway.reply import Choice, Reply, check_failures
-from gateway.scores import Score
+from gateway.token_scores import Score
 
 
 class Collected:

@@ -3,6 +3,7 @@
 CASES = {
     "admission": ("G01", "G03"),
     "backpressure": ("D13",),
+    "determinism": ("C01",),
     "disconnect": ("D01", "D02", "D03", "D05", "D07", "D09", "D11"),
     "http": ("H08",),
     "observability": ("H04",),
@@ -10,4 +11,6 @@ CASES = {
     "security": ("A21", "H01", "H03", "H06"),
     "shutdown": ("D14",),
     "time": ("G11",),
+    "worker": ("F01", "F02"),
+    "worker-protocol": ("F03", "F05"),
 }

@@ -86,7 +86,7 @@ async def test_metrics_are_in_the_text_format(gateway: Gateway) -> None:
     async with gateway.http.get("/metrics") as response:
         page = await response.text()
     assert response.headers["Content-Type"].startswith("text/plain; version=")
-    assert 'sluicegate_requests_total{outcome="completed"} 1.0' in page
+    assert 'sluicegate_requests_total{class="standard",outcome="completed"} 1.0' in page
     assert "sluicegate_streams_open 0.0" in page
 
 
