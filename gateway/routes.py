@@ -28,6 +28,7 @@ from gateway.chat import ChatEndpoint
 from gateway.class_table import CLASS_CHOICE_HEADER
 from gateway.completions import CompletionEndpoint
 from gateway.deadlines import DEADLINE_HEADER, MOST_DEADLINE_MS
+from gateway.early import EARLY_HEADER
 from gateway.endpoint import Body, Endpoint
 from gateway.generation import answer
 from gateway.metrics import Metrics
@@ -46,6 +47,11 @@ HEALTH_PATHS = frozenset({"/livez", "/readyz"})
 GENERATION_HEADERS = (
     RequestHeader(name=ID_HEADER, description="An id, repeated in the answer.", schema={"type": "string"}),
     RequestHeader(name=CLASS_CHOICE_HEADER, description="The name of a priority class.", schema={"type": "string"}),
+    RequestHeader(
+        name=EARLY_HEADER,
+        description="With `stream`: answer 200 at once, and tell in comments how the request waits.",
+        schema={"enum": ["true", "false"]},
+    ),
     RequestHeader(
         name=DEADLINE_HEADER,
         description="The answer is of no use so long after the receipt of the request, in milliseconds.",
