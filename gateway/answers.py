@@ -235,6 +235,25 @@ class ModelsAnswer(Answer):
     data: list[ModelAnswer]
 
 
+class AliveAnswer(Answer):
+    """The answer of `/livez`."""
+
+    alive: Literal[True]
+
+
+class ReadyAnswer(Answer):
+    """The answer of `/readyz`, when there is a worker to serve with."""
+
+    ready: Literal[True]
+
+
+class UnreadyAnswer(Answer):
+    """The answer of `/readyz` otherwise."""
+
+    ready: Literal[False]
+    reason: str
+
+
 class ErrorDetail(Answer):
     """What went wrong."""
 

@@ -71,6 +71,14 @@ class Tokens:
     retry_after_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a sequence waits: at most so many go before it. ``left_s`` is the predicted wait, None where unknown."""
+
+    num_ahead: int
+    left_s: float | None
+
+
 class TokenStream(Protocol):
     """The output of one sequence. Iteration ends after the item with ``finish`` or ``error``.
 
@@ -84,6 +92,11 @@ class TokenStream(Protocol):
 
     @property
     def cached_tokens(self) -> int: ...
+
+    @property
+    def place(self) -> Place | None:
+        """Where it waits, as far as is known; None once it has begun, or when it never had to wait."""
+        ...
 
     def __aiter__(self) -> AsyncIterator[Tokens]: ...
 

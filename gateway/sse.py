@@ -40,12 +40,17 @@ class SseResponse:
         """Whether the headers are out: then an error can only be an event."""
         return self.response.prepared
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client has so much still to take that more would have to wait."""
+        return bool(self._request.protocol.writing_paused)
+
     async def write(self, events: bytes) -> None:
         """Send events. Raises ``ClientGone`` or ``ClientTooSlow``."""
         try:
             if not self.started:
                 await self.response.prepare(self._request)
-            if self._request.protocol.writing_paused:
+            if self.is_congested:
                 async with asyncio.timeout(self._slow_client_s):
                     await self._request.writer.drain()
             # Not drained here: the check above keeps the buffer at the transport's bound plus these events.

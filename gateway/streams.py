@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from admission.queue import Entry
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
-from gateway.dispatch import TokenLogprob, Tokens
+from gateway.dispatch import Place, TokenLogprob, Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
-from gateway.forecast import WaitForecast, retry_after_s
+from gateway.forecast import Outlook, WaitForecast, retry_after_s
 from gateway.metrics import Metrics
 from gateway.scores import num_values, since, token_logprobs
 from workers.wire import Delivery, PromptNews, Scores
@@ -58,20 +58,22 @@ class Stream:
         entry: Entry,
         *,
         model: str,
-        offered_us: int,
+        clock: Clock,
         on_complete: Callable[[Stream], None],
         on_cancel: Callable[[Stream], None],
         on_lost: Callable[[Stream], None],
     ) -> None:
         self.entry = entry
         self.model = model
-        self.offered_us = offered_us
+        self.offered_us = clock()
+        self._clock = clock
         self.driver_id: str | None = None
         self.output: list[int] = []  # every token so far: another driver may have to go on from them
         self.cached_tokens = 0
         self.num_moves = 0
         self.cancel_reason: str | None = None
         self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made
+        self.outlook: Outlook | None = None  # set when it waits
         self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._on_lost = on_lost
@@ -92,6 +94,12 @@ class Stream:
     @property
     def next_position(self) -> int:
         return len(self.output)
+
+    @property
+    def place(self) -> Place | None:
+        if self.outlook is None or self.driver_id is not None:
+            return None
+        return self.outlook.place(self.offered_us, self._clock())
 
     @property
     def prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
@@ -235,7 +243,7 @@ class Streams:
         stream = Stream(
             entry,
             model=model,
-            offered_us=self._clock(),
+            clock=self._clock,
             on_complete=self._learn,
             on_cancel=cancelled,
             on_lost=on_lost,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gateway.dispatch import GenerationRequest, Readiness, SequenceRequest, TokenLogprob, Tokens
+from gateway.dispatch import GenerationRequest, Place, Readiness, SequenceRequest, TokenLogprob, Tokens
 from gateway.errors import Reason, Refused
 from tests.gateway.tiny_tokenizer import ids_of_text, tokenizer_files
 from workers.wire import ModelCard, TokenizerFiles
@@ -58,6 +58,7 @@ class FakeStream:
     sequence: SequenceRequest
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     cached_tokens: int = 0
+    place: Place | None = None
     items: asyncio.Queue[Tokens | BaseException] = field(default_factory=asyncio.Queue)
     cancels: list[str] = field(default_factory=list)
     num_taken: int = 0
