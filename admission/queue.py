@@ -8,6 +8,9 @@ hands it to a standing want; ``claim`` gives it to a driver; ``settle`` ends it.
 Every act is atomic, and idempotent by entry id: repeating an act whose outcome was lost changes nothing and answers the
 same.
 
+The entries of a *group* (the sequences of one request) are offered in one act, all or none: what of them meets standing
+wants is handed over, and there must be room for the rest. From then on each goes its own way.
+
 The bounds count what waits (queued, paused included), never what was handed over or claimed. A *standing want* is what
 a driver asked for in its last claim and did not get: the next offers meet it and never count as waiting. What had
 started may come back past the bounds: paused (``give_back``), or, when what ran it was lost, offered by its origin
@@ -19,6 +22,7 @@ account's turn it is. One that does not fit the room of a driver now may be *pas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -36,10 +40,10 @@ class StoreUnavailable(Exception):
 
 
 class Offered(StrEnum):
-    """The result of an offer.
+    """The result of an offer, for one entry.
 
-    WITHDRAWN: a withdrawal of this id overtook it, so it changes nothing. SHED: it was queued, and has been displaced
-    by an entry of a better class since.
+    WITHDRAWN: a withdrawal of its id, or of another of its group, overtook it, so it changes nothing. SHED: it was
+    queued, and has been displaced by an entry of a better class since.
     """
 
     QUEUED = "queued"
@@ -50,6 +54,12 @@ class Offered(StrEnum):
     SHED = "shed"
     WITHDRAWN = "withdrawn"
 
+
+REFUSALS = frozenset({Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL, Offered.CLASS_FULL})
+"""Outcomes that are those of a whole group: nothing of it was taken."""
+
+MAX_GROUP = 128
+"""Entries that one offer may hold: as many choices as OpenAI allows. The store does nothing else meanwhile."""
 
 MAX_SHED = 8
 """How many entries one offer may displace: a few small ones for a large one, but never a good part of the queue."""
@@ -130,6 +140,14 @@ class Entry:
     origin: str = ""
 
 
+def check_group(entries: Sequence[Entry]) -> None:
+    """``ValueError`` unless these can be offered as one group: at most ``MAX_GROUP``, all of one class."""
+    if not 1 <= len(entries) <= MAX_GROUP:
+        raise ValueError(f"a group holds 1 to {MAX_GROUP} entries, not {len(entries)}")
+    if len({(entry.class_name, entry.rank) for entry in entries}) > 1:
+        raise ValueError("the entries of a group are of one class")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shed:
     """An entry that was displaced: whoever displaced it tells ``origin``."""
@@ -164,16 +182,28 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferResult:
-    """``position`` counts the entries ahead when queued; ``waiting_tokens`` is what waits in all, for Retry-After.
+    """``outcomes`` has one for each entry, in order; a refusal is that of all.
 
-    ``shed`` names what this offer displaced; repeating the offer names it again.
+    ``position`` counts the entries ahead of the first one that waits; ``waiting_tokens`` is what waits in all, for
+    Retry-After. ``shed`` names what this offer displaced; repeating the offer names it again.
     """
 
-    outcome: Offered
+    outcomes: tuple[Offered, ...]
     position: int = 0
     waiting_requests: int = 0
     waiting_tokens: int = 0
     shed: tuple[Shed, ...] = ()
+
+    @property
+    def outcome(self) -> Offered:
+        """That of an offer of one entry."""
+        (outcome,) = self.outcomes
+        return outcome
+
+    @property
+    def refusal(self) -> Offered | None:
+        """Why nothing of it was taken; None: it was."""
+        return self.outcomes[0] if self.outcomes[0] in REFUSALS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

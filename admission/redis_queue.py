@@ -34,6 +34,7 @@ from admission.queue import (
     QueueBounds,
     QueueStats,
     Withdrawal,
+    check_group,
 )
 from admission.redis_client import CALL_TIMEOUT_S, MAX_CONNECTIONS, blocking_twin, bounded
 from admission.scripts import QueueScripts
@@ -97,13 +98,18 @@ class RedisQueue:
 
     async def offer(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
+        return await self.offer_group((entry,), rule)
+
+    async def offer_group(self, entries: Sequence[Entry], rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer``, for all of ``entries`` or none. Raises ``ValueError`` when they are no group."""
+        check_group(entries)
         async with self._offers.turn("offer"), bounded("offer"):
-            return await self._scripts.offer(entry, self._bounds, rule)
+            return await self._scripts.offer(entries, self._bounds, rule)
 
     async def offer_past_bounds(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
         async with bounded("offer past bounds"):
-            return await self._scripts.offer(entry, None, rule.past_bounds())
+            return await self._scripts.offer((entry,), None, rule.past_bounds())
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""

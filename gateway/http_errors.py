@@ -60,6 +60,17 @@ def error_response(refused: Refused) -> web.Response:
     )
 
 
+def bare_answer(refused: Refused) -> bytes:
+    """An error as the bytes of a whole HTTP answer, for a connection that has no request yet. It closes."""
+    body = error_body(refused)
+    status = HTTPStatus(refused.answer.status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\nx-sluicegate-reason: {refused.reason}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def http_exception_response(error: web.HTTPException) -> web.Response:
     """The refusals of aiohttp itself (no such route, wrong method, an ``Expect`` it does not know) in our shape."""
     reason = _REASON_OF_STATUS.get(HTTPStatus(error.status), Reason.INVALID_VALUE)

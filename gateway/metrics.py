@@ -22,6 +22,9 @@ class RequestMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.open = Gauge("sluicegate_streams_open", "Requests being answered now.", registry=registry)
+        self.connections_open = Gauge(
+            "sluicegate_connections_open", "HTTP connections, idle ones too.", registry=registry
+        )
         self.ended = Counter(
             "sluicegate_requests",
             "Requests answered, by how they ended and by class.",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 
 import structlog
 
+from gateway.dispatch import Tokens
 from gateway.errors import Reason
 from gateway.metrics import NO_CLASS, Metrics
 
@@ -49,8 +51,10 @@ class RequestRecord:
         self.is_queued = False
         self._metrics.open.inc()
 
-    def tokens_arrived(self) -> None:
-        """Time the arrival of output."""
+    def items_arrived(self, arrived: Iterable[tuple[int, Tokens]]) -> None:
+        """Time the arrival of output; what comes together counts once."""
+        if not any(item.token_ids for _, item in arrived):
+            return
         now_s = time.monotonic()
         if self._last_token_s is None:
             self._metrics.first_token.labels(self.class_name or NO_CLASS).observe(now_s - self._started_s)

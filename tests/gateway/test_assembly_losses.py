@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from admission.redis_queue import OFFERS_AT_ONCE
 from gateway.driver import Driver
 from gateway.errors import Reason, Refused
 from gateway.redis_server import RedisServer
-from tests.gateway.small_cluster import PROMPT, echoed, is_idle, member, read_all
+from tests.gateway.small_cluster import PROMPT, echoed, is_idle, member, nothing_waits, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 
@@ -109,6 +111,30 @@ async def test_a_long_prompt_that_runs_when_the_store_loses_its_data_is_left_alo
         worker.gate.set()
         assert {(await read_all(each)).finish for each in (stream, *waiting)} == {"length"}
         assert stream.num_moves == 0
+
+
+async def test_what_still_waits_to_be_offered_was_not_forgotten(
+    url: str, run_dir: Path, worker: WorkerPeer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a storm an offer waits its turn: offered again meanwhile, it would run twice, once for nobody."""
+    monkeypatch.setattr("gateway.heartbeat.BEAT_S", 0.02)
+    async with member(url, run_dir, workers=(worker.address,)) as gateway:
+        await gateway.ready()
+        worker.gate.clear()
+        running = [await gateway.submit(max_tokens=8, prompt_ids=PROMPT) for _ in range(2)]
+        await wait_until(lambda: nothing_waits(gateway), "a driver has both")
+        waiting = await gateway.submit(max_tokens=8, prompt_ids=PROMPT)
+        async with AsyncExitStack() as turns:
+            for _ in range(OFFERS_AT_ONCE):
+                await turns.enter_async_context(gateway.assembly.queues._offers.turn("test"))
+            submitting = asyncio.create_task(gateway.submit(max_tokens=8, prompt_ids=PROMPT))
+            await wait_until(lambda: len(gateway.assembly.streams) == 4, "its stream is open")
+            await redis_client.flushall()
+            await wait_until(lambda: waiting.num_moves == 1, "as long as it takes to give up what waits")
+        worker.gate.set()
+        late = await submitting
+        assert {(await read_all(each)).finish for each in (*running, waiting, late)} == {"length"}
+        assert late.num_moves == 0
 
 
 @pytest.mark.usefixtures("redis_client")
