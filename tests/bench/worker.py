@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--budget", type=int, default=256, help="tokens per iteration")
+    parser.set_defaults(max_model_len=1024)
     parser.add_argument("only", nargs="?", choices=("burst", "steps"))
     options = parser.parse_args()
     if options.only != "steps":
@@ -58,11 +59,13 @@ def main() -> None:
 
 
 def burst(options: argparse.Namespace) -> None:
-    with worker_process(options) as end:
+    with worker_process(options) as path:
+        end = patient_end(path)
         hello = end.drive()
         began = time.perf_counter()
         reports = drive(end, hello, options.budget)
         took_s = time.perf_counter() - began
+        end.close()
     busy_s, idle_s = (sum(times) / 1e6 for times in zip(*((r.busy_us, r.idle_us) for r in reports[1:]), strict=True))
     idle = sorted(report.idle_us for report in reports[1:])
     tokens = sum(len(report.tokens) for report in reports)
@@ -75,11 +78,12 @@ def burst(options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def worker_process(options: argparse.Namespace) -> Iterator[GatewayEnd]:
+def worker_process(options: argparse.Namespace) -> Iterator[Path]:
+    """A worker that serves; its socket."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "worker.sock"
         flags = {"listen": f"unix:{path}", "model": options.model, "dtype": options.dtype, "device": options.device}
-        flags |= {"max-slots": options.slots, "max-model-len": 1024, "log-format": "json"}
+        flags |= {"max-slots": options.slots, "max-model-len": options.max_model_len, "log-format": "json"}
         if options.threads is not None:
             flags["threads"] = options.threads
         if options.deterministic:
@@ -91,13 +95,17 @@ def worker_process(options: argparse.Namespace) -> Iterator[GatewayEnd]:
                 if process.poll() is not None:
                     raise SystemExit("the worker did not start; run it alone to see why")
                 time.sleep(0.1)
-            end = GatewayEnd(path)
-            end.sock.settimeout(60.0)
-            yield end
-            end.close()
+            yield path
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+def patient_end(path: Path) -> GatewayEnd:
+    """A gateway's end that waits for long iterations."""
+    end = GatewayEnd(path)
+    end.sock.settimeout(60.0)
+    return end
 
 
 def drive(end: GatewayEnd, hello: Hello, budget: int) -> list[ReportMessage]:
