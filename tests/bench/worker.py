@@ -13,14 +13,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 
 from admission.events import Claimed, Finished, FinishReason, Reported, SequenceSpec
@@ -29,6 +24,7 @@ from admission.presets import preset
 from admission.scheduler import Scheduler
 from gateway.sequence_records import SequenceRecord, plan_message
 from tests.workers.gateway_end import GatewayEnd
+from tests.workers.worker_process import worker_process
 from workers.engine_settings import DEFAULT_MODEL
 from workers.wire import Hello, Job, ReportMessage, Sampling
 
@@ -59,8 +55,8 @@ def main() -> None:
 
 
 def burst(options: argparse.Namespace) -> None:
-    with worker_process(options) as path:
-        end = patient_end(path)
+    with worker_process(worker_flags(options)) as worker:
+        end = worker.connect()
         hello = end.drive()
         began = time.perf_counter()
         reports = drive(end, hello, options.budget)
@@ -77,35 +73,14 @@ def burst(options: argparse.Namespace) -> None:
     )
 
 
-@contextmanager
-def worker_process(options: argparse.Namespace) -> Iterator[Path]:
-    """A worker that serves; its socket."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "worker.sock"
-        flags = {"listen": f"unix:{path}", "model": options.model, "dtype": options.dtype, "device": options.device}
-        flags |= {"max-slots": options.slots, "max-model-len": options.max_model_len, "log-format": "json"}
-        if options.threads is not None:
-            flags["threads"] = options.threads
-        if options.deterministic:
-            flags["deterministic"] = True
-        command = [sys.executable, "-m", "workers", *(f"--{name}={value}" for name, value in flags.items())]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            while not path.exists():
-                if process.poll() is not None:
-                    raise SystemExit("the worker did not start; run it alone to see why")
-                time.sleep(0.1)
-            yield path
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def patient_end(path: Path) -> GatewayEnd:
-    """A gateway's end that waits for long iterations."""
-    end = GatewayEnd(path)
-    end.sock.settimeout(60.0)
-    return end
+def worker_flags(options: argparse.Namespace) -> dict[str, object]:
+    flags = {"model": options.model, "dtype": options.dtype, "device": options.device, "max-slots": options.slots}
+    flags["max-model-len"] = options.max_model_len
+    if options.threads is not None:
+        flags["threads"] = options.threads
+    if options.deterministic:
+        flags["deterministic"] = True
+    return flags
 
 
 def drive(end: GatewayEnd, hello: Hello, budget: int) -> list[ReportMessage]:

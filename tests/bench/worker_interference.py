@@ -25,8 +25,9 @@ from admission.limits import Limits
 from admission.presets import preset
 from admission.scheduler import Scheduler
 from gateway.sequence_records import SequenceRecord, plan_message
-from tests.bench.worker import worker_process
+from tests.bench.worker import worker_flags
 from tests.workers.gateway_end import GatewayEnd
+from tests.workers.worker_process import ITERATION_WITHIN_S, worker_process
 from workers.engine_settings import DEFAULT_MODEL
 from workers.wire import Hello, Job, PlanMessage, ReportMessage, Sampling
 
@@ -92,8 +93,8 @@ def ends(options: argparse.Namespace) -> Iterator[Callable[[], End]]:
         engine = load(options)
         yield lambda: EngineEnd(engine)
     else:
-        with worker_process(options) as path:
-            yield lambda: _SocketEnd(path)
+        with worker_process(worker_flags(options)) as worker:
+            yield lambda: _SocketEnd(worker.path)
 
 
 class _SocketEnd(GatewayEnd):
@@ -101,7 +102,7 @@ class _SocketEnd(GatewayEnd):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.sock.settimeout(60.0)
+        self.sock.settimeout(ITERATION_WITHIN_S)
 
     def now_s(self) -> float:
         return time.perf_counter()
