@@ -28,7 +28,7 @@ from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
 from gateway.line_speed import LineSpeed
 from gateway.links import WorkerLink
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, WorkerMetrics
 from gateway.relay import Relay
 from gateway.rest import Rest
 from gateway.sequence_book import SequenceBook
@@ -76,7 +76,7 @@ class Driver:
         self._link = link
         self._scheduler = scheduler
         self._speed = speed
-        self._metrics = parts.metrics
+        self._metrics = parts.metrics.workers
         self._clock = parts.clock
         self._book = SequenceBook(
             driver_id=driver_id,
@@ -85,10 +85,10 @@ class Driver:
             queue=queue,
             acts=parts.acts,
             relay=parts.relay,
-            metrics=parts.metrics,
+            metrics=parts.metrics.workers,
         )
         self._claimer = Claimer(driver_id=driver_id, queue=queue, take=self._take_claims)
-        self._gauges = _Gauges(parts.metrics)
+        self._gauges = _Gauges(parts.metrics.workers)
         self._rest = Rest(self._stir)
         self._events: list[Event] = []
         self._prefills: deque[int] = deque()  # prompt tokens of each plan in flight
@@ -158,7 +158,10 @@ class Driver:
     def _take_report(self, report: ReportMessage) -> None:
         """Its tokens leave after the next plan has: the worker waits for nobody."""
         finished = _finishes(report)
-        self._book.take_report(report, finished)
+        try:
+            self._book.take_report(report, finished)
+        except ReportError as error:
+            raise self._wrong(error) from None
         self._events.append(
             Reported(
                 step=report.step,
@@ -225,12 +228,16 @@ class Driver:
         try:
             step = self._scheduler.step(events, self._clock())
         except ReportError as error:
-            raise LinkLost(f"{self.driver_id} sent a wrong report: {error}") from None
+            raise self._wrong(error) from None
         for ended in step.ended:
             self._book.end(ended.sequence_id, ended.reason)
         if step.paused:
             self._book.give_back(step.paused)
         return step
+
+    def _wrong(self, error: ReportError) -> LinkLost:
+        """The worker is treated as lost."""
+        return LinkLost(f"{self.driver_id} sent a wrong report: {error}")
 
     def _send(self, plan: Plan) -> None:
         self._book.start(plan.starts)
@@ -254,14 +261,14 @@ class Driver:
         metrics.iterations.inc()
         metrics.prompt_tokens.inc(self._prefills.popleft())
         metrics.output_tokens.inc(len(report.tokens))
-        metrics.worker_busy.inc(report.busy_us / 1_000_000)
-        metrics.worker_idle.inc(report.idle_us / 1_000_000)
+        metrics.busy.inc(report.busy_us / 1_000_000)
+        metrics.idle.inc(report.idle_us / 1_000_000)
 
 
 class _Gauges:
     """One driver's part of the gauges that count over all drivers of the gateway."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
         self.slots = 0
         self._kv_blocks = 0

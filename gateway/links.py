@@ -16,7 +16,8 @@ from gateway.frames import HANDSHAKE_TIMEOUT_S, FrameConnection, LinkLost, dial
 from workers.wire import Hello, Message, PlanMessage, ReportMessage, TokenizerFiles, TokenizerRequest, Welcome
 
 PROGRESS_TIMEOUT_S = 30.0
-"""Longest wait for a report: far above the slowest iteration of a healthy worker (a full budget of prompt on a CPU)."""
+"""Longest wait for a report, unless a setting says otherwise: far above the slowest iteration of a healthy worker (a
+full budget of prompt on a CPU)."""
 
 _TOKENIZER_TIMEOUT_S = 30.0
 
