@@ -305,6 +305,11 @@ class Delivery:
     scores: Scores | None = None
     prompt: PromptNews | None = None
 
+    @property
+    def is_tokens_alone(self) -> bool:
+        """Whether it says nothing but ``token_ids``, as almost every one does."""
+        return not (self.finish or self.error) and self.scores is None and self.prompt is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
