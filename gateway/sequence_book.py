@@ -297,9 +297,7 @@ class SequenceBook:
 
 def _next_token(record: SequenceRecord, token: int) -> Delivery:
     """What most deliveries are: one more token, and nothing else."""
-    return Delivery(
-        sequence_id=record.job.sequence_id, position=len(record.output), token_ids=(token,), finish="", error=""
-    )
+    return Delivery(record.job.sequence_id, len(record.output), (token,))
 
 
 def _length(job: Job) -> int:

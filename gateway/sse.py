@@ -68,9 +68,8 @@ class SseResponse:
 
     def write_at_once(self, events: bytes) -> None:
         """As ``write``, of a client that keeps up: a chunk of HTTP goes straight to the transport."""
-        cast(asyncio.Transport, cast(BaseProtocol, self._protocol).transport).write(
-            b"%x\r\n%b\r\n" % (len(events), events)
-        )
+        if self._protocol is not None and self._protocol.transport is not None:
+            self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(events), events))
 
     async def _start(self) -> None:
         """Make the headers ready: they go out with the first events."""
