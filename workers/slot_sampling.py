@@ -46,6 +46,10 @@ class SlotSampling:
     def is_usable(self, slot: int) -> bool:
         return slot not in self._unusable
 
+    def any_draws(self, emitting: Sequence[Work]) -> bool:
+        """Whether any of them does more than take its best token."""
+        return bool(self._choosers) and any(work.state.slot in self._choosers for work in emitting)
+
     def draws(self, emitting: Sequence[Work]) -> dict[int, Draw]:
         """By index into ``emitting``: how those choose that do not just take their best token."""
         if not self._choosers:

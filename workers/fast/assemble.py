@@ -20,9 +20,7 @@ class NotFast(Exception):
     """There is no fast forward for this model here; the text says why."""
 
 
-def fast_model(
-    model: CausalModel, *, block_size: int, cache: Path, weights: torch.dtype, threads: int
-) -> FastModel:
+def fast_model(model: CausalModel, *, block_size: int, cache: Path, weights: torch.dtype, threads: int) -> FastModel:
     """``model`` over the kernels; its own weights are gone afterwards. Raises ``NotFast``, and then it is untouched.
 
     ``weights`` are the numbers to keep weights in: those of the model, or int8.

@@ -1,9 +1,9 @@
 """The common family of decoders, and its weights taken out of transformers' modules.
 
 Llama, Mistral, Qwen 2 and Qwen 3 (and what is built like them, such as SmolLM 2) are one architecture: norms before the
-attention and before a gated feed-forward network with SiLU, rotary embeddings over the whole head, grouped queries, and
-some have biases, windows, or norms of queries and keys. ``decoder_of`` says whether a model is of it, by what its modules
-are, not by what its configuration says; the rest is served by transformers' own code.
+attention and before a gated feed-forward network with SiLU, rotary embeddings over the whole head, grouped queries;
+some have biases, windows, or norms of queries and keys. ``decoder_of`` says whether a model is of it; the rest is served
+by transformers' own code.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """A model of the family. ``take_layers`` hands out each layer's weights, and lets go of the model's own meanwhile."""
+    """A model of the family. ``take_layers`` hands out each layer's weights, and lets go of the model's own."""
 
     shape: Shape
     embedding: Tensor

@@ -1,10 +1,10 @@
 """The forward pass of a decoder over the kernels.
 
-Per layer six calls, each on all rows of a pass: norm, queries-keys-values, attention, its output added to the residual
-stream, norm, gated feed-forward, and that added too. The residual stream stays float32, so in bfloat16 the distance to the
-exact result is smaller than that of transformers' own forward.
+Per layer seven calls, each on all rows of a pass: norm, queries-keys-values, attention, its output added to the residual
+stream, norm, gated feed-forward, and that added too. The residual stream stays float32, so in bfloat16 the distance to
+the exact result is smaller than that of transformers' own forward.
 
-Sums run in the same order whatever is computed beside a row: its logits are the same to the last bit, alone and in a crowd.
+Sums run in the same order whatever is computed beside a row: its logits have the same bits alone and in a crowd.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from workers.kv_cache import KVPool, LayerShape
 from workers.model import CausalModel
 from workers.slots import Work
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """A layer's packed weights."""
@@ -39,38 +40,15 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FastStep:
-    """One forward pass, ready to run. ``emit_rows`` has the row of each of ``emitting``."""
+class Kept:
+    """Where the keys and values of all sequences lie: of each layer, and by slot (``tables`` [slots, blocks])."""
 
-    passes: tuple[Pass, ...]
-    emit_rows: Tensor
-    emitting: tuple[Work, ...]
-    tables: Tensor
     layers: tuple[LayerAttention, ...]
-
-
-class FastBackend:
-    """Lays out steps on one pool, in which the kernels keep keys and values in an order of their own."""
-
-    name = "fast"
-
-    def __init__(self, *, layers: tuple[LayerAttention, ...], queries_per_tile: int) -> None:
-        self._layers = layers
-        self._queries_per_tile = queries_per_tile
-
-    def prepare(self, works: Sequence[Work], tables: Tensor) -> FastStep:
-        """``tables`` [slots, blocks]: those of all slots."""
-        return FastStep(
-            passes=lay_out_passes(works, queries_per_tile=self._queries_per_tile),
-            emit_rows=emit_rows(works),
-            emitting=tuple(work for work in works if work.emits),
-            tables=tables,
-            layers=self._layers,
-        )
+    tables: Tensor
 
 
 class FastModel:
-    """A decoder of the family over packed weights. It stands in for ``CausalModel`` in the engine, with its own steps."""
+    """A decoder of the family over packed weights, in place of ``CausalModel``."""
 
     def __init__(
         self, decoder: Decoder, layers: Sequence[Layer], head: Linear, kernels: Kernels, *, model: CausalModel
@@ -87,31 +65,33 @@ class FastModel:
         self._packed = tuple(layers)
         self._head = head
         self._kernels = kernels
+        self._queries_per_tile = kernels.most_tile_rows // (decoder.shape.heads // decoder.shape.kv_heads)
         self._memory = Memory.of(decoder.shape, model.dtype)
 
-    def backend(self, pool: KVPool) -> FastBackend:
-        """Steps on ``pool``, which belongs to the kernels from now on."""
-        folded = self._shape.heads // self._shape.kv_heads
-        return FastBackend(
+    def keep_in(self, pool: KVPool, tables: Tensor) -> Kept:
+        """From now on the kernels keep keys and values in ``pool``, in an order of their own."""
+        return Kept(
             layers=tuple(map(self._attention, self._packed, self.layers, pool.matrices, repeat(pool.block_size))),
-            queries_per_tile=self._kernels.most_tile_rows // folded,
+            tables=tables,
         )
 
-    def logits(self, step: FastStep, rows: Tensor) -> Tensor:
-        """Logits [rows, vocabulary] in float32 for these ``rows`` of the step, which ascend."""
-        parts = self._run(step, rows, self._head.logits)
+    def logits(self, works: Sequence[Work], kept: Kept, rows: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] in float32 for these ``rows`` of the works' tokens, in ascending order."""
+        parts = self._run(works, kept, rows, self._head.logits)
         return torch.cat(parts) if parts else torch.empty(0, self.vocab_size)
 
-    def best(self, step: FastStep) -> list[int | None]:
-        """The best token of each sequence that emits, None where there is none. No logits are written down."""
-        parts = self._run(step, step.emit_rows, self._head.best)
+    def best(self, works: Sequence[Work], kept: Kept, rows: Tensor) -> list[int | None]:
+        """The best token of each row, None where there is none. No logits are written down."""
+        parts = self._run(works, kept, rows, self._head.best)
         return [None if token < 0 else token for part in parts for token in part.tolist()]
 
-    def _run(self, step: FastStep, rows: Tensor, head: Callable[[Buffer, int], Tensor]) -> list[Tensor]:
+    def _run(
+        self, works: Sequence[Work], kept: Kept, rows: Tensor, head: Callable[[Buffer, int], Tensor]
+    ) -> list[Tensor]:
         """All layers, pass by pass; what ``head`` makes of the ``rows`` of each."""
         parts = []
-        for one in step.passes:
-            self._run_layers(step, one)
+        for one in lay_out_passes(works, queries_per_tile=self._queries_per_tile):
+            self._run_layers(one, kept)
             wanted = rows[(rows >= one.first) & (rows < one.first + one.rows)] - one.first
             if len(wanted):
                 residual = Buffer.of(self._memory.residual.tensor[wanted])
@@ -119,7 +99,7 @@ class FastModel:
                 parts.append(head(self._memory.normed, len(wanted)))
         return parts
 
-    def _run_layers(self, step: FastStep, one: Pass) -> None:
+    def _run_layers(self, one: Pass, kept: Kept) -> None:
         memory, rows = self._memory, one.rows
         memory.residual.tensor[:rows] = self._embedding[one.ids]
         cosines, sines = self._rotary(one.positions)
@@ -130,17 +110,17 @@ class FastModel:
             sines=sines.data_ptr(),
             positions=one.positions.data_ptr(),
             slots=one.slots.data_ptr(),
-            tables=step.tables.data_ptr(),
+            tables=kept.tables.data_ptr(),
             tiles=one.tiles.data_ptr(),
             rows=rows,
             num_tiles=len(one.tiles),
-            table_width=step.tables.shape[1],
+            table_width=kept.tables.shape[1],
             threads=self._kernels.threads,
         )
-        for layer, kept in zip(self._packed, step.layers, strict=True):
+        for layer, of_layer in zip(self._packed, kept.layers, strict=True):
             self._normalise(memory.residual, layer.attention_norm, rows)
             layer.qkv.store(memory.normed, memory.qkv, rows)
-            self._kernels.attend(kept, attention)
+            self._kernels.attend(of_layer, attention)
             layer.out.add(memory.attended, memory.residual, rows)
             self._normalise(memory.residual, layer.mlp_norm, rows)
             layer.gate_up.gate(memory.normed, memory.gated, rows)
@@ -149,8 +129,10 @@ class FastModel:
     def _normalise(self, residual: Buffer, weight: Buffer, rows: int) -> None:
         self._kernels.normalise(residual, weight, self._memory.normed, rows, self._shape.epsilon)
 
-    def _attention(self, packed: Layer, layer: LayerShape, kept: tuple[Tensor, Tensor], block_size: int) -> LayerAttention:
-        keys, values = kept
+    def _attention(
+        self, packed: Layer, layer: LayerShape, matrices: tuple[Tensor, Tensor], block_size: int
+    ) -> LayerAttention:
+        keys, values = matrices
         return LayerAttention(
             keys=keys.data_ptr(),
             values=values.data_ptr(),
@@ -188,3 +170,27 @@ class Memory:
             attended=buffer(shape.heads * shape.dim),
             gated=buffer(shape.intermediate),
         )
+
+
+class FastPasses:
+    """The forward passes of an engine's steps, on its pool and tables."""
+
+    def __init__(self, model: FastModel, pool: KVPool, tables: Tensor) -> None:
+        self._model = model
+        self._kept = model.keep_in(pool, tables)
+
+    def emitted(self, works: Sequence[Work]) -> tuple[Sequence[Work], Tensor]:
+        """Run everything; those that emit, and logits for each."""
+        return _emitting(works), self._model.logits(works, self._kept, emit_rows(works))
+
+    def best(self, works: Sequence[Work]) -> tuple[Sequence[Work], list[int | None]]:
+        """Run everything; those that emit, and the best token of each, None where there is none."""
+        return _emitting(works), self._model.best(works, self._kept, emit_rows(works))
+
+    def all_logits(self, work: Work) -> Tensor:
+        """Logits [length, vocabulary] of every token of a work."""
+        return self._model.logits([work], self._kept, torch.arange(work.length))
+
+
+def _emitting(works: Sequence[Work]) -> list[Work]:
+    return [work for work in works if work.emits]

@@ -12,9 +12,7 @@ from torch import Tensor
 from workers.fast.packing import Packed
 from workers.fast.structures import Kind, LayerAttention, LinearStructure, StepAttention
 
-_LINEAR, _LAYER, _STEP = (
-    ctypes.POINTER(structure) for structure in (LinearStructure, LayerAttention, StepAttention)
-)
+_LINEAR, _LAYER, _STEP = (ctypes.POINTER(structure) for structure in (LinearStructure, LayerAttention, StepAttention))
 _SIGNATURES = {
     "normalise_rows": (c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_int),
     "attend_rows": (c_int64, _LAYER, _STEP),

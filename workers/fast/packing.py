@@ -15,7 +15,7 @@ LARGEST_INT8 = 127
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A weight of ``outputs`` by ``width``. ``weight`` and ``scales`` are padded to whole panels; the others are not."""
+    """A weight of ``outputs`` by ``width``. ``weight`` and ``scales`` are padded to whole panels, ``bias`` is not."""
 
     weight: Tensor
     bias: Tensor | None
@@ -43,7 +43,7 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interleave(gate: Tensor, up: Tensor, *, panel: int) -> Tensor:
-    """One matrix of both [outputs, ...], half of each panel from the one and half from the other, padded to whole ones."""
+    """One matrix of both [outputs, ...]: half of each panel from the one and half from the other, padded."""
     halves = [_to_panels(part, panel // 2).view(-1, panel // 2, *part.shape[1:]) for part in (gate, up)]
     return torch.cat(halves, dim=1).flatten(0, 1)
 

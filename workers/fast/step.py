@@ -1,8 +1,9 @@
 """From the work of a plan to the rows of the kernels.
 
-Every token is a row. A step is cut into *passes* of bounded length, each of which goes through all layers before the next
-begins: so the working memory has one size however long a plan's prompts are, and stays in the processor's cache. Within a
-pass the rows of a sequence are cut into *tiles* of a few queries that read the keys together (see native/attention.h).
+Every token is a row. A step is cut into *passes* of bounded length, each of which goes through all layers before the
+next begins: so the working memory has one size however long a plan's prompts are, and stays in the processor's cache.
+Within a pass the rows of a sequence are cut into *tiles* of a few queries that read the keys together (see
+native/attention.h).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PASS_ROWS = 512
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """Rows ``first .. first + rows`` of a step. [rows] each of ids, positions and slots; ``tiles`` is [tiles, 4]:
-    first row within the pass, number of queries, position of the first, slot."""
+    first row within the pass, number of queries, position of the first, slot.
+    """
 
     first: int
     rows: int

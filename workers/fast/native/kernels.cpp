@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "team.h"
 #include "vectors.h"
 
 namespace {
@@ -22,8 +23,7 @@ Floats silu(Floats gate) { return gate / (exponential(-gate) + 1.0f); }
 template <class Numbers>
 void normalise(const float* residual, const float* weight, typename Numbers::Number* out, int64_t rows, int64_t width,
                float epsilon, int threads) {
-#pragma omp parallel for num_threads(threads_for(rows * width, threads))
-    for (int64_t row = 0; row < rows; row++) {
+    team().share(rows, threads_for(rows * width, threads), [&](int64_t row) {
         const float* from = residual + row * width;
         Floats squares{};
         int64_t at = 0;
@@ -32,7 +32,7 @@ void normalise(const float* residual, const float* weight, typename Numbers::Num
         for (; at < width; at++) total += from[at] * from[at];
         const float factor = 1 / std::sqrt(total / width + epsilon);
         for (at = 0; at < width; at++) out[row * width + at] = Numbers::store_one(from[at] * factor * weight[at]);
-    }
+    });
 }
 
 // --- attention ---------------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ template <class Numbers>
 void attend(const LayerAttention& layer, const StepAttention& step) {
     using Number = typename Numbers::Number;
     const int64_t stride = (layer.heads + 2 * layer.kv_heads) * layer.dim;
-#pragma omp parallel for num_threads(threads_for(step.rows * stride, step.threads))
-    for (int64_t row = 0; row < step.rows; row++) turn_and_keep<Numbers>(layer, step, row);
+    team().share(step.rows, threads_for(step.rows * stride, step.threads),
+                 [&](int64_t row) { turn_and_keep<Numbers>(layer, step, row); });
 
     const Heads<Numbers> heads{static_cast<Number*>(step.qkv),
                                static_cast<Number*>(step.results),
@@ -132,13 +132,11 @@ void attend(const LayerAttention& layer, const StepAttention& step) {
                                layer.window,
                                layer.scale};
     const int64_t together = key_heads_together(layer, step), groups = (layer.kv_heads + together - 1) / together;
-    const int64_t items = step.num_tiles * groups, in_a_row = std::max<int64_t>(1, items / (8 * step.threads));
-#pragma omp parallel for num_threads(step.threads) schedule(dynamic, in_a_row)
-    for (int64_t item = 0; item < items; item++) {
-        const int64_t tile = item / groups, next = std::min(tile + 1, step.num_tiles - 1), head = item % groups * together;
-        TileAttention<Numbers>(heads, step.tiles[tile], step.tiles[next], head, std::min(together, layer.kv_heads - head))
-            .run();
-    }
+    team().share(step.num_tiles * groups, step.threads, [&](int64_t item) {
+        const int64_t tile = item / groups, next = std::min(tile + step.threads, step.num_tiles - 1);
+        const int64_t head = item % groups * together, num_heads = std::min(together, layer.kv_heads - head);
+        TileAttention<Numbers>(heads, step.tiles[tile], step.tiles[next], head, num_heads).run();
+    });
 }
 
 // --- what is done with the sums of a product ----------------------------------------------------------------------------

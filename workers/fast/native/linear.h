@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "team.h"
 #include "vectors.h"
 
 constexpr int PANEL_VECTORS = 3;
@@ -81,32 +82,32 @@ const typename Numbers::Number* panel_of(const Linear& linear, int64_t first, ty
     return static_cast<const typename Numbers::Number*>(linear.weight) + first * linear.width;
 }
 
+// Scales and biases, where there are some.
+inline void finish(const Linear& linear, int64_t first, int64_t count, float* sums) {
+    if (linear.scales != nullptr)
+        for (int at = 0; at < PANEL; at++) sums[at] *= linear.scales[first + at];
+    if (linear.bias != nullptr)
+        for (int64_t at = 0; at < count; at++) sums[at] += linear.bias[first + at];
+}
+
 // Calls `take(row, first, count, sums)` with `count` finished sums of a row, the outputs from `first` on.
 template <class Numbers, class Take>
 void apply(const Linear& linear, const typename Numbers::Number* input, int64_t rows, int threads, Take take) {
     const int64_t panels = (linear.outputs + PANEL - 1) / PANEL, blocks = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-#pragma omp parallel num_threads(threads)
-    {
+    team().share(panels * blocks, threads, [&](int64_t item) {
         static thread_local std::vector<typename Numbers::Number> scratch;
         if (linear.kind == INT8) scratch.resize(PANEL * linear.width);
         alignas(64) float tile[ROWS_AT_ONCE][PANEL];
-#pragma omp for schedule(dynamic)
-        for (int64_t item = 0; item < panels * blocks; item++) {
-            const int64_t first = item / blocks * PANEL, begin = item % blocks * ROWS_PER_ITEM;
-            const int64_t end = std::min(begin + ROWS_PER_ITEM, rows), count = std::min<int64_t>(PANEL, linear.outputs - first);
-            const auto* panel = panel_of<Numbers>(linear, first, scratch.data());
-            for (int64_t row = begin; row < end; row += ROWS_AT_ONCE) {
-                const int64_t some = std::min<int64_t>(ROWS_AT_ONCE, end - row);
-                multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, tile);
-                for (int64_t one = 0; one < some; one++) {
-                    float* sums = tile[one];
-                    if (linear.scales != nullptr)
-                        for (int at = 0; at < PANEL; at++) sums[at] *= linear.scales[first + at];
-                    if (linear.bias != nullptr)
-                        for (int64_t at = 0; at < count; at++) sums[at] += linear.bias[first + at];
-                    take(row + one, first, count, sums);
-                }
+        const int64_t first = item / blocks * PANEL, count = std::min<int64_t>(PANEL, linear.outputs - first);
+        const int64_t begin = item % blocks * ROWS_PER_ITEM, end = std::min(begin + ROWS_PER_ITEM, rows);
+        const auto* panel = panel_of<Numbers>(linear, first, scratch.data());
+        for (int64_t row = begin; row < end; row += ROWS_AT_ONCE) {
+            const int64_t some = std::min<int64_t>(ROWS_AT_ONCE, end - row);
+            multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, tile);
+            for (int64_t one = 0; one < some; one++) {
+                finish(linear, first, count, tile[one]);
+                take(row + one, first, count, tile[one]);
             }
         }
-    }
+    });
 }
