@@ -11,6 +11,7 @@ import hashlib
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,8 +56,8 @@ def _digest(compiler: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S)  # noqa: S603 -- a compiler from the PATH
-    digest.update(repr((compiler, version.stdout, FLAGS, platform.machine(), _processor())).encode())
+    version = _run([compiler, "--version"])
+    digest.update(repr((compiler, version, FLAGS, platform.machine(), _processor())).encode())
     return digest.hexdigest()[:16]
 
 
@@ -74,8 +75,13 @@ def _compile(compiler: str, target: Path) -> None:
     with TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
         command = [compiler, *FLAGS, str(SOURCES / MAIN), "-o", str(made)]
-        subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S)  # noqa: S603 -- as above
+        _run(command)
         made.replace(target)  # at once: another worker may build the same
+
+
+def _run(command: Sequence[str]) -> bytes:
+    done = subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S)  # noqa: S603 -- a compiler from the PATH
+    return done.stdout
 
 
 def _reason(error: Exception) -> str:

@@ -2,8 +2,8 @@
 
 Llama, Mistral, Qwen 2 and Qwen 3 (and what is built like them, such as SmolLM 2) are one architecture: norms before the
 attention and before a gated feed-forward network with SiLU, rotary embeddings over the whole head, grouped queries;
-some have biases, windows, or norms of queries and keys. ``decoder_of`` says whether a model is of it; the rest is served
-by transformers' own code.
+some have biases, windows, or norms of queries and keys. ``decoder_of`` says whether a model is of it; transformers' own
+code serves the others.
 """
 
 from __future__ import annotations

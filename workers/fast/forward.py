@@ -1,8 +1,8 @@
 """The forward pass of a decoder over the kernels.
 
-Per layer seven calls, each on all rows of a pass: norm, queries-keys-values, attention, its output added to the residual
-stream, norm, gated feed-forward, and that added too. The residual stream stays float32, so in bfloat16 the distance to
-the exact result is smaller than that of transformers' own forward.
+Per layer seven calls, each on all rows of a pass: norm, queries-keys-values, attention, its output added to the
+residual stream, norm, gated feed-forward, and that added too. The residual stream stays float32, so in bfloat16 the
+distance to the exact result is smaller than that of transformers' own forward.
 
 Sums run in the same order whatever is computed beside a row: its logits have the same bits alone and in a crowd.
 """

@@ -1,7 +1,7 @@
 """From the work of a plan to the rows of the kernels.
 
 Every token is a row. A step is cut into *passes* of bounded length, each of which goes through all layers before the
-next begins: so the working memory has one size however long a plan's prompts are, and stays in the processor's cache.
+next begins; so the working memory has one size however long a plan's prompts are, and stays in the processor's cache.
 Within a pass the rows of a sequence are cut into *tiles* of a few queries that read the keys together (see
 native/attention.h).
 """
