@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -16,7 +17,15 @@ TOKENS = tuple(10 + 37 * at % 1000 for at in range(4096))
 class Dense:
     """The model as transformers serves it. Times are medians, in milliseconds."""
 
-    def __init__(self, *, model: str, dtype: torch.dtype, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        model: str,
+        dtype: torch.dtype,
+        threads: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
         if threads is not None:
             torch.set_num_threads(threads)
         folder = find_model(model, default_cache(), print).path
@@ -30,19 +39,19 @@ class Dense:
         self._model(input_ids=prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
         times = []
         for _ in range(repeats + 1):
-            began = time.perf_counter()
+            began = self._clock()
             output = self._model(
                 input_ids=torch.full((count, 1), 10), past_key_values=cache, use_cache=True, logits_to_keep=1
             )
             output.logits[:, -1].argmax(dim=-1).tolist()
-            times.append(time.perf_counter() - began)
+            times.append(self._clock() - began)
         return 1000 * statistics.median(times[1:])
 
     @torch.inference_mode()
     def prefill_ms(self, length: int, *, repeats: int = 3) -> float:
         times = []
         for _ in range(repeats + 1):
-            began = time.perf_counter()
+            began = self._clock()
             self._model(input_ids=torch.tensor([TOKENS[:length]]), use_cache=True, logits_to_keep=1)
-            times.append(time.perf_counter() - began)
+            times.append(self._clock() - began)
         return 1000 * statistics.median(times[1:])
