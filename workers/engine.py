@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from workers.batch import Batch, BlockTables, Target, build_batch, lay_out
+from workers.attention import Backend, GatherBackend, Step
+from workers.batch import BlockTables, Target
 from workers.kv_cache import KVPool
 from workers.model import CausalModel
 from workers.sampler import TopLogprobs, log_probabilities, sample
@@ -53,6 +54,7 @@ class Engine:
         files: TokenizerFiles,
         max_slots: int,
         host_blocks: int = 0,
+        backend: Backend | None = None,
     ) -> None:
         self.card = card
         self.max_slots = max_slots
@@ -77,12 +79,7 @@ class Engine:
             max_blocks=-(-card.context_length // pool.block_size),
             null_block=pool.null_block,
         )
-        self._target = Target(
-            block_size=pool.block_size,
-            kinds=tuple(dict.fromkeys(layer.kind for layer in model.layers)),
-            dtype=model.dtype,
-            device=model.device,
-        )
+        self._backend = gather_backend(model, pool) if backend is None else backend
 
     def tokenizer_files(self) -> TokenizerFiles:
         return self._files
@@ -143,7 +140,7 @@ class Engine:
             self._pool.put_back(back.blocks, self._swapped.pop(back.sequence_id), first=back.first)
 
     def _is_sound(self, work: Work) -> bool:
-        ids = work.state.tokens[work.start : work.start + work.length]
+        ids = work.ids
         return min(ids) >= 0 and max(ids) < self._model.vocab_size and self._sampling.is_usable(work.state.slot)
 
     def _run(self, works: Sequence[Work]) -> Outcome:
@@ -159,23 +156,23 @@ class Engine:
                     logits.append(last)
         plain = [work for work in works if not wants_prompt_logprobs(work)]
         if plain:
-            batch = self._batch(plain)
-            emitting += batch.emitting
-            logits.append(self._model.logits(batch, self._pool, batch.emit_rows))
+            step = self._prepare(plain)
+            emitting += step.emitting
+            logits.append(self._model.logits(step, step.emit_rows))
         if emitting:
             self._sample(emitting, logits[0] if len(logits) == 1 else torch.cat(logits), outcome)
         return outcome
 
-    def _batch(self, works: Sequence[Work]) -> Batch:
-        return build_batch(lay_out(works, GROUP_TOKENS[self._model.device.type]), self._tables.tensor, self._target)
+    def _prepare(self, works: Sequence[Work]) -> Step:
+        return self._backend.prepare(works, self._tables.tensor)
 
     def _score(self, work: Work, outcome: Outcome) -> Tensor:
         """Compute a chunk of a prompt with the log-probabilities of what follows each token; its last row of logits."""
         state, end = work.state, work.start + work.length
         for start in range(work.start, end, ROWS_SCORED_AT_ONCE):
             piece = replace(work, start=start, length=min(ROWS_SCORED_AT_ONCE, end - start))
-            batch = self._batch([piece])
-            logits = self._model.logits(batch, self._pool, torch.arange(piece.length, device=self._model.device))
+            step = self._prepare([piece])
+            logits = self._model.logits(step, torch.arange(piece.length, device=self._model.device))
             followers = state.prompt[start + 1 : start + 1 + piece.length]
             if (
                 not bool(torch.isfinite(logits.max(dim=-1).values).all())
@@ -203,6 +200,17 @@ class Engine:
             for row, score in zip(scored, log_probabilities(logits[list(scored)], tokens, widths), strict=True):
                 state = emitting[row].state
                 outcome.logprobs.append(_logprobs(state.slot, len(state.tokens), [score]))
+
+
+def gather_backend(model: CausalModel, pool: KVPool) -> GatherBackend:
+    """The way to attend that serves every model."""
+    target = Target(
+        block_size=pool.block_size,
+        kinds=tuple(dict.fromkeys(layer.kind for layer in model.layers)),
+        dtype=model.dtype,
+        device=model.device,
+    )
+    return GatherBackend(pool, target, group_tokens=GROUP_TOKENS[model.device.type])
 
 
 def wants_prompt_logprobs(work: Work) -> bool:

@@ -18,11 +18,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from workers.attention import ATTENTION_NAME, Attender, LayerProbe, PagedStep, register
-from workers.batch import Batch
+from workers.attention import ATTENTION_NAME, Attender, LayerProbe, Step, register
 from workers.convert import quieten_transformers
 from workers.errors import LoadError, first_line
-from workers.kv_cache import KVPool, LayerShape, available_memory
+from workers.kv_cache import LayerShape, available_memory
 
 SERVED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
@@ -41,10 +40,13 @@ class CausalModel:
     dtype: torch.dtype
     device: torch.device
 
-    def logits(self, batch: Batch, pool: KVPool, rows: Tensor) -> Tensor:
-        """One forward pass; logits [rows, vocabulary] for these ``rows`` of the batch, and only for those."""
-        attender = PagedStep(batch=batch, pool=pool)
-        return _forward(self.module, batch.ids, batch.positions, rows, attender)
+    def logits(self, step: Step, rows: Tensor) -> Tensor:
+        """One forward pass; logits [rows, vocabulary] for these ``rows`` of the step, and only for those."""
+        return self.forward(step.ids, step.positions, rows, step.attender)
+
+    def forward(self, ids: Tensor, positions: Tensor, rows: Tensor, attender: Attender) -> Tensor:
+        """The same of a step's parts."""
+        return _forward(self.module, ids, positions, rows, attender)
 
 
 def choose_device(asked: str) -> torch.device:
