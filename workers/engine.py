@@ -92,7 +92,9 @@ class Engine:
     @torch.inference_mode()
     def execute(self, plan: PlanMessage) -> ReportMessage:
         """Run one iteration. Raises PlanError for a plan that breaks the rules."""
-        works = self._take_in(plan)
+        return self._carry_out(plan, self._take_in(plan))
+
+    def _carry_out(self, plan: PlanMessage, works: Sequence[Work]) -> ReportMessage:
         sound = [work for work in works if self._is_sound(work)]
         outcome = self._run(sound) if sound else Outcome()
         outcome.failed |= {work.state.slot for work in works} - {work.state.slot for work in sound}

@@ -14,29 +14,30 @@ An attention that reads pages in place wants each block token by token instead, 
 long as it lives, and what moves whole blocks need not know in which.
 
 The block after the last, ``null_block``, is nobody's and always zero: block tables are padded with it. Padding is
-masked, but a mask cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken sequence
-wrote; for the same reason ``scrub`` takes what is not finite out of blocks that get a new owner, where that may be
-needed.
+masked, but a mask cannot stop a NaN (``0 * NaN`` is NaN), so no padding may ever point at a block that a broken
+sequence wrote; for the same reason ``scrub`` takes what is not finite out of blocks that get a new owner, where that
+may be needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from workers.device import send
 from workers.errors import LoadError
 from workers.host import free_memory
 
 CPU_FRACTION = 0.25
 """Of the memory available: on a CPU the gateway, Redis, other workers and the user's programs want theirs too."""
 
-CUDA_FRACTION = 0.85
-"""Of the memory free after the weights; the rest is for activations and the allocator's slack."""
+CUDA_FRACTION = 0.92
+"""Of the memory that weights, activations and graphs leave (``workers/cuda/memory.py``); the rest is for fragments."""
 
 
 SPARE_BLOCKS = 2
@@ -69,6 +70,35 @@ class LayerShape:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
+class HostTransfer(Protocol):
+    """How copies of blocks get to host memory and back."""
+
+    def to_host(self, rows: Tensor) -> Tensor:
+        """``rows``, which are nobody else's, in host memory; there may be more to come before they are there."""
+        ...
+
+    def to_device(self, rows: Tensor) -> Tensor:
+        """What ``to_host`` gave, or a part of it, back where the pool is; not to be used before ``wait``."""
+        ...
+
+    def wait(self) -> None:
+        """Let the pool's own work from here on come after the transfers until here."""
+        ...
+
+
+class PlainTransfer:
+    """Where the pool lies in host memory."""
+
+    def to_host(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def to_device(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def wait(self) -> None:
+        return
+
+
 class KVPool:
     """Keys and values of ``num_blocks`` blocks for every layer, of the null block, and of the scratch block.
 
@@ -83,11 +113,13 @@ class KVPool:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        transfer: HostTransfer | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._device = device
+        self._transfer = PlainTransfer() if transfer is None else transfer
         self._all_blocks = num_blocks + SPARE_BLOCKS
         rows = self._all_blocks
         self._keys = [
@@ -134,38 +166,38 @@ class KVPool:
         """Copy whole blocks, each from source to target, in every layer."""
         if not pairs:
             return
-        sources, targets = torch.tensor(pairs).unbind(dim=1)
+        sources, targets = (self._index(blocks) for blocks in zip(*pairs, strict=True))
         for matrix, layer in self._matrices():
             blocks = matrix.view(self._all_blocks, layer.kv_heads, -1)
             blocks[targets] = blocks[sources]
 
     def take_out(self, blocks: Sequence[int]) -> list[Tensor]:
-        """Copies of whole blocks in host memory, one tensor for each matrix; pinned where the pool is on CUDA."""
-        index = torch.tensor(blocks, dtype=torch.int64, device=self._device)
-        copies = []
-        for matrix, layer in self._matrices():
-            rows = matrix.view(self._all_blocks, layer.kv_heads, -1).index_select(0, index)
-            if self._device.type == "cuda":
-                pinned = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
-                rows = pinned.copy_(rows, non_blocking=True)  # in the stream's order, as is the copy back
-            copies.append(rows)
-        return copies
+        """Copies of whole blocks in host memory, one tensor for each matrix."""
+        index = self._index(blocks)
+        return [
+            self._transfer.to_host(matrix.view(self._all_blocks, layer.kv_heads, -1).index_select(0, index))
+            for matrix, layer in self._matrices()
+        ]
 
     def put_back(self, blocks: Sequence[int], copies: Sequence[Tensor], *, first: int) -> None:
         """The inverse of ``take_out``, from the copies' block ``first`` on, into other blocks."""
-        index = torch.tensor(blocks, dtype=torch.int64, device=self._device)
-        for (matrix, layer), copy in zip(self._matrices(), copies, strict=True):
-            rows = copy[first : first + len(blocks)].to(self._device, non_blocking=True)
+        index = self._index(blocks)
+        back = [self._transfer.to_device(copy[first : first + len(blocks)]) for copy in copies]
+        self._transfer.wait()
+        for (matrix, layer), rows in zip(self._matrices(), back, strict=True):
             matrix.view(self._all_blocks, layer.kv_heads, -1).index_copy_(0, index, rows)
 
     def scrub(self, blocks: Sequence[int]) -> None:
         """Put zeros where ``blocks`` hold NaN or infinity."""
         if not blocks:
             return
-        index = torch.tensor(blocks, dtype=torch.int64)
+        index = self._index(blocks)
         for matrix, layer in self._matrices():
             rows = matrix.view(self._all_blocks, layer.kv_heads, -1)
             rows[index] = torch.nan_to_num(rows[index], nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _index(self, blocks: Sequence[int]) -> Tensor:
+        return send(torch.tensor(blocks, dtype=torch.int64), self._device)
 
     def _matrices(self) -> list[tuple[Tensor, LayerShape]]:
         return [*zip(self._keys, self.layers, strict=True), *zip(self._values, self.layers, strict=True)]

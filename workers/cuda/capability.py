@@ -8,8 +8,8 @@ What ``varlen_attn`` can do has changed from version to version, and depends on 
   multiples of 256 tokens where it paged at all;
 * all of them compute in half precision, with keys as wide as values, and without soft caps.
 
-Nothing of this is decided by version numbers. What the signature allows is tried, on a few made-up tokens of the model's
-shapes, against attention as it is written; the first page size that gives the right numbers is taken.
+Nothing of this is decided by version numbers. What the signature allows is tried, on a few made-up tokens of the
+model's shapes, against attention as it is written; the first page size that gives the right numbers is taken.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from workers.attention import Arguments, attend_plainly
+from workers.batch import mask_of
 from workers.cuda.varlen import KeyOffsets, PagedKernel, Pages, Ragged, attend_to_pages
 from workers.errors import first_line
 from workers.kv_cache import LayerShape
@@ -202,11 +203,7 @@ def attend_densely(ragged: Ragged, query: Tensor, pages: Pages, arguments: Argum
             part[ragged.tables[sequence].long()].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)
             for part in pages
         )
-        at, seen = torch.arange(length - len(mine), length)[:, None], torch.arange(length)
-        hidden = seen > at
-        if arguments.window is not None:
-            hidden |= seen <= at - arguments.window
-        mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-        heads_first = (part.transpose(0, 1) for part in (mine, keys, values))
-        parts.append(attend_plainly(*heads_first, mask, arguments).transpose(0, 1))
+        mask = mask_of(torch.arange(length - len(mine), length), length, arguments.window, torch.float32)
+        mine, keys, values = (part.transpose(0, 1) for part in (mine, keys, values))
+        parts.append(attend_plainly(mine, keys, values, mask, arguments).transpose(0, 1))
     return torch.cat(parts)

@@ -86,7 +86,7 @@ def _token(work: Work, offset: int) -> tuple[int, int]:
 
 
 class LastTokens:
-    """The last token that each slot sampled, on the device, and one more place for what padding samples."""
+    """The last token that each slot sampled, on the device, and a zero for the slot that padding names."""
 
     def __init__(self, max_slots: int, device: torch.device) -> None:
         self._tokens = torch.zeros(max_slots + 1, dtype=torch.int64, device=device)
@@ -96,5 +96,5 @@ class LastTokens:
         return torch.where(inputs.fed == 1, self._tokens[inputs.slots], inputs.ids)
 
     def note(self, slots: Tensor, tokens: Tensor) -> None:
-        """``slots`` have sampled ``tokens``."""
-        self._tokens.index_copy_(0, slots, tokens)
+        """``slots``, a list on the host, have sampled ``tokens``."""
+        self._tokens.index_copy_(0, send(slots, self._tokens.device), tokens)
