@@ -5,8 +5,8 @@ nothing else, so the time between two plans that were both here is that of a que
 forgets everything and the worker waits for the next one. A plan that breaks the rules, or an executor that fails, costs
 the driver its link and the sequences on it, loudly; the worker lives on.
 
-An executor whose device works by itself (``overlap.py``) is given the next plan before the last one's report is waited
-for, as long as plans are here; with none left, the oldest report is waited for first.
+An executor whose device works by itself (``overlap.py``) is given each plan when it comes, and makes its report when
+mail says that the device has done it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from socket import socket
 from typing import TypeVar
 
@@ -23,8 +23,8 @@ import structlog
 from workers.executor import Executor, PlanError
 from workers.link import Link, LinkTimes
 from workers.links import Links
-from workers.mail import Assigned, DriverLost, LinksFailed, Mail, Stop
-from workers.overlap import Overlap, OverlappingExecutor
+from workers.mail import Assigned, DriverLost, LinksFailed, Mail, StepEnded, Stop
+from workers.overlap import Overlap, OverlappingExecutor, Step
 from workers.wire import Hello, PlanMessage, Refusal, ReportMessage
 
 Result = TypeVar("Result")
@@ -49,33 +49,28 @@ class Server:
             tokenizer=executor.tokenizer_files(),
             times=LinkTimes() if times is None else times,
         )
-        self._overlap = Overlap(executor, time.perf_counter) if isinstance(executor, OverlappingExecutor) else None
+        self._overlap: Overlap | None = None
+        if isinstance(executor, OverlappingExecutor):
+            self._overlap = Overlap(executor, mail=self._mail, clock=time.perf_counter)
         self._failed_link: Link | None = None
         self._idle_since: float | None = None
 
     def run(self) -> None:
         """Serve until ``stop``, or until an exception (a signal's, say) ends it. Links are closed either way."""
         self._links.start()
+        if self._overlap is not None:
+            self._overlap.start()
         try:
-            while self._take(self._next()):
+            while self._take(self._mail.get()):
                 pass
         finally:
             self._links.close()
+            if self._overlap is not None:
+                self._overlap.close()
 
     def stop(self) -> None:
         """End ``run`` when the plan in progress is done. Any thread may call it."""
         self._mail.put(Stop())
-
-    def _next(self) -> Mail:
-        """The next piece of mail; before waiting for it, whatever was begun is completed."""
-        while self._overlap is not None and not self._overlap.is_empty:
-            if not self._overlap.is_full:
-                try:
-                    return self._mail.get_nowait()
-                except Empty:
-                    pass
-            self._complete(self._overlap)
-        return self._mail.get()
 
     def _take(self, mail: Mail) -> bool:
         """Act on one piece of mail; false ends the loop."""
@@ -89,6 +84,9 @@ class Server:
                     self._overlap.forget()
                 self._failed_link = None
                 self._idle_since = None
+            case StepEnded(step=step):
+                if self._overlap is not None and self._overlap.expects(step):
+                    self._complete(self._overlap, step)
             case LinksFailed(error=error):
                 raise error
             case Stop():
@@ -102,13 +100,12 @@ class Server:
         elif isinstance(result := self._guarded(plan, lambda: overlap.begin(link, plan)), Refusal):
             self._answer(link, result)
 
-    def _complete(self, overlap: Overlap) -> None:
-        link, plan = overlap.oldest
-        result = self._guarded(plan, overlap.complete)
+    def _complete(self, overlap: Overlap, step: Step) -> None:
+        result = self._guarded(step.plan, overlap.complete)
         if isinstance(result, Refusal):
             overlap.forget()  # what was begun behind it stands on a step that failed
-        if link is not self._failed_link:
-            self._answer(link, result)
+        if step.link is not self._failed_link:
+            self._answer(step.link, result)
 
     def _answer(self, link: Link, result: ReportMessage | Refusal) -> None:
         if isinstance(result, Refusal):

@@ -2,7 +2,7 @@
 
 Between two steps the host has much to do that needs no token's value: take in the plan, lay out the step, send its
 integers. So a step is *begun* (queued on the device, behind the last one) and *completed* later (its tokens read,
-its report made); the server begins the next one in between when it is there. What makes that exact:
+its report made); the server begins the next one in between, when it comes. What makes that exact:
 
 * the token that a decode starts from is still on the device, and is taken from there (``inputs.py``);
 * whether a sequence ends by its length is known without reading; whether by an eos is not. One that turns out to have
@@ -17,7 +17,7 @@ the last one, and is computed at once: such steps pay for it, others do not.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,15 +92,15 @@ class OverlappingEngine(Engine):
         return self.complete()
 
     @torch.inference_mode()
-    def begin(self, plan: PlanMessage) -> None:
-        """Queue an iteration on the device. Raises PlanError for a plan that breaks the rules."""
+    def begin(self, plan: PlanMessage) -> Callable[[], object]:
+        """Queue an iteration on the device; what waits for it. Raises PlanError for a plan that breaks the rules."""
         works = self._take_in(plan)
         if any(self._needs_reading(work) for work in works):
             while self._begun:
                 self._reports.append(self._read(self._begun.popleft()))
             going_on = [work for work in works if work.state.finished is None]
             self._reports.append(self._carry_out(plan, going_on))
-            return
+            return lambda: None
         sound = [work for work in works if self._is_sound(work)]
         failed = {work.state.slot for work in works} - {work.state.slot for work in sound}
         for work in works:
@@ -109,17 +109,19 @@ class OverlappingEngine(Engine):
         emitting, sampled = self._launch(sound)
         for work in emitting:
             self._slots.expect(work.state)
+        readback = Readback(sampled)
         self._begun.append(
             Begun(
                 plan=plan,
                 works=works,
                 emitting=tuple(emitting),
                 failed=frozenset(failed),
-                readback=Readback(sampled),
+                readback=readback,
                 live_blocks=self._slots.live_blocks,
                 host_blocks=self._slots.host_blocks,
             )
         )
+        return readback.wait
 
     def complete(self) -> ReportMessage:
         """The report of the oldest step begun, for which the host may have to wait."""
