@@ -8,7 +8,6 @@ trial itself borrowed for a small pool is counted back in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 LARGEST_STEP_TOKENS = 8192
@@ -46,15 +45,3 @@ def step_lengths(*, tokens: int, max_slots: int, context_length: int) -> list[in
         lengths.append(min(tokens, context_length))
         tokens -= lengths[-1]
     return lengths
-
-
-def measure(
-    *, run_step: Callable[[], None], capture: Callable[[], None] | None, free: Callable[[], int]
-) -> tuple[int, int]:
-    """(free bytes after the step, bytes that the capture took). ``capture`` None: there are to be no graphs."""
-    run_step()
-    after_step = free()
-    if capture is None:
-        return after_step, 0
-    capture()
-    return after_step, max(after_step - free(), 0)

@@ -11,7 +11,7 @@ from workers.cuda.buckets import decode_buckets
 from workers.cuda.decodes import Decoder, Decodes
 from workers.cuda.engine import OverlappingEngine
 from workers.cuda.inputs import LastTokens
-from workers.cuda.loading import Parts
+from workers.cuda.parts import Parts
 from workers.cuda.varlen import KeyOffsets, PagedKernel
 from workers.kv_cache import KVPool
 from workers.model import load_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.cuda.memory import BYTES_PER_GRAPH, Measured, graph_bytes, measure, room_for_pool, step_lengths
+from workers.cuda.memory import BYTES_PER_GRAPH, Measured, graph_bytes, room_for_pool, step_lengths
 
 GIB = 1 << 30
 
@@ -30,16 +30,3 @@ def test_the_largest_step_has_as_few_prompts_as_hold_its_tokens() -> None:
     assert step_lengths(tokens=8192, max_slots=32, context_length=131_072) == [8192]
     assert step_lengths(tokens=8192, max_slots=32, context_length=3000) == [3000, 3000, 2192]
     assert step_lengths(tokens=8192, max_slots=2, context_length=3000) == [3000, 3000]
-
-
-def test_the_step_is_measured_before_the_graph() -> None:
-    """What the step needed must not be taken for the graph's."""
-    free, done = [100], []
-
-    def use(name: str, amount: int) -> None:
-        done.append(name)
-        free[0] -= amount
-
-    found = measure(run_step=lambda: use("step", 30), capture=lambda: use("graph", 5), free=lambda: free[0])
-    assert (found, done) == ((70, 5), ["step", "graph"])
-    assert measure(run_step=lambda: use("step", 0), capture=None, free=lambda: free[0]) == (65, 0)
