@@ -72,7 +72,7 @@ class WorkerSettings(BaseSettings):
         16,
         ge=1,
         le=1024,
-        description="tokens in a KV block; smaller wastes less, larger is faster; a GPU's kernels may want another size",
+        description="tokens in a KV block; smaller wastes less, larger is faster; a GPU may want another size",
     )
     swap_mib: int | None = Field(
         None, ge=1, description="MiB of host memory for KV of preempted sequences (if not given: it is computed again)"

@@ -103,7 +103,7 @@ def capture_all(decoder: Decoder, pool: KVPool, buckets: Buckets) -> dict[Bucket
 
 def capture(decoder: Decoder, inputs: StepInputs, handle: Any) -> Replay:
     """One graph over ``inputs``, its memory from the pool behind ``handle``."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it so
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UPS):

@@ -18,7 +18,8 @@ class Readback:
         if tensor.device.type == "cuda":
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._host.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event(blocking=True)  # the thread sleeps meanwhile and leaves its core to others
+            # Blocking: the thread that waits sleeps meanwhile, and leaves its core to others.
+            self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch leaves it so
             self._event.record()
 
     def wait(self) -> Tensor:

@@ -15,7 +15,7 @@ class SideStreamTransfer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it so
 
     def to_host(self, rows: Tensor) -> Tensor:
         pinned = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
