@@ -2,10 +2,10 @@
 
 A graph replays the kernels of one pass over the very memory that it was captured with. So each bucket has input tensors
 that never move: a step copies its integers into them and replays. Block tables, positions, and which tokens are fed
-from the device are all among these integers, and everything else is computed from them within the graph; the logits
-come out at a fixed place as well, and hold until the next replay, which the stream puts after their use.
+from the device are all among these integers, and everything else is computed from them within the graph.
 
-All graphs share one pool of memory: no two of them run at a time.
+No two graphs run at a time. So they share one pool of memory, and put their logits in one place, where these hold until
+the next replay, which the stream puts after their use.
 """
 
 from __future__ import annotations
@@ -95,23 +95,31 @@ class Decodes:
 def capture_all(decoder: Decoder, pool: KVPool, buckets: Buckets) -> dict[Bucket, Replay]:
     """A graph for each bucket. Raises RuntimeError where the model does what no graph can hold."""
     handle = torch.cuda.graph_pool_handle()
+    device = decoder.model.device
+    order = buckets.all_largest_first()
+    logits = decoder.logits(idle_inputs(order[0], pool).on(device)).clone()
     return {
-        bucket: capture(decoder, idle_inputs(bucket, pool).on(decoder.model.device), handle)
-        for bucket in buckets.all_largest_first()
+        bucket: capture(decoder, idle_inputs(bucket, pool).on(device), logits[: bucket.rows], handle)
+        for bucket in order
     }
 
 
-def capture(decoder: Decoder, inputs: StepInputs, handle: Any) -> Replay:
-    """One graph over ``inputs``, its memory from the pool behind ``handle``."""
+def capture(decoder: Decoder, inputs: StepInputs, logits: Tensor, handle: Any) -> Replay:
+    """One graph from ``inputs`` to ``logits`` [rows, vocabulary], its memory from the pool behind ``handle``."""
+    main = torch.cuda.current_stream()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it so
-    side.wait_stream(torch.cuda.current_stream())
+    side.wait_stream(main)
     with torch.cuda.stream(side):
         for _ in range(WARM_UPS):
             decoder.logits(inputs)
-    torch.cuda.current_stream().wait_stream(side)
+    main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=handle):
-        logits = decoder.logits(inputs)
+    try:
+        with torch.cuda.graph(graph, pool=handle):
+            logits.copy_(decoder.logits(inputs))
+    except RuntimeError:
+        torch.cuda.set_stream(main)  # a capture that fails at its end stays on the stream that it was made on
+        raise
     return Replay(graph=graph, inputs=inputs, logits=logits)
 
 

@@ -87,12 +87,14 @@ class _Trial:
         buckets = decode_buckets(max_slots=self._shape.max_slots, max_blocks=self._max_blocks, use=use)
         self._run_step()
         after_step = self._free_bytes()
+        torch.cuda.empty_cache()  # a capture does so first, and what it frees would hide what it takes
+        before = self._free_bytes()
         try:
             self._capture(buckets)
         except RuntimeError as error:
             progress(f"Decodes run without CUDA graphs: {first_line(error)}")
             return Found(room_bytes=room_for_pool(self._measured(after_step, graph=0, num_graphs=0)), buckets=None)
-        graph = max(after_step - self._free_bytes(), 0)
+        graph = max(before - self._free_bytes(), 0)
         measured = self._measured(after_step, graph=graph, num_graphs=len(buckets.all_largest_first()))
         return Found(room_bytes=room_for_pool(measured), buckets=buckets)
 
@@ -119,7 +121,8 @@ class _Trial:
         last = LastTokens(self._shape.max_slots, device)
         decoder = Decoder(model=self._model, attention=self._parts.decode_attention, last=last)
         inputs = idle_inputs(buckets.all_largest_first()[0], self._pool).on(device)
-        self._captured.append(capture(decoder, inputs, torch.cuda.graph_pool_handle()))
+        logits = decoder.logits(inputs).clone()
+        self._captured.append(capture(decoder, inputs, logits, torch.cuda.graph_pool_handle()))
         torch.cuda.synchronize()
 
     def _free_bytes(self) -> int:

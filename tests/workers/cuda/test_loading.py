@@ -11,9 +11,9 @@ from tests.workers.cuda.fake_varlen import FLASH_3, VARLEN_2_11, FakeVarlen
 from tests.workers.engine_support import Options
 from tests.workers.planner import Planner, Request
 from tests.workers.tiny_models import CONFIGS, CONTEXT, save_tiny_model
-from workers.cuda import loading, trial
+from workers.cuda import decodes, loading, trial
 from workers.cuda.buckets import TableUse, decode_buckets
-from workers.cuda.decodes import Decoder, Replay, idle_inputs
+from workers.cuda.decodes import Decoder, Replay
 from workers.cuda.inputs import StepInputs
 from workers.cuda.loading import Setup, prepare
 from workers.cuda.memory import BYTES_PER_GRAPH
@@ -60,19 +60,12 @@ class FakeGpu:
             monkeypatch.setattr(torch.cuda, name, stand_in)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         monkeypatch.setattr(trial, "capture", self.capture)
-        monkeypatch.setattr(loading, "capture_all", self.capture_all)
+        monkeypatch.setattr(decodes, "capture", self.capture)
 
-    def capture(self, decoder: Decoder, inputs: StepInputs, _handle: object) -> Replay:
+    def capture(self, decoder: Decoder, inputs: StepInputs, logits: torch.Tensor, _handle: object) -> Replay:
         self.free -= GRAPH
-        logits = decoder.logits(inputs)
         self.graphs.append(FakeGraph(decoder, inputs, logits))
         return Replay(graph=self.graphs[-1], inputs=inputs, logits=logits)
-
-    def capture_all(self, decoder: Decoder, pool: KVPool, buckets: object) -> object:
-        return {
-            bucket: self.capture(decoder, idle_inputs(bucket, pool), None)
-            for bucket in buckets.all_largest_first()  # type: ignore[attr-defined]  # Buckets
-        }
 
 
 @pytest.fixture
