@@ -39,7 +39,9 @@ _DECISIONS = (
     "queue_bytes",
     "drain_s",
     "max_moves",
+    "worker_timeout_s",
     "max_body_bytes",
+    "max_connections",
     "host",
 )
 _MODEL = (
@@ -52,6 +54,7 @@ _MODEL = (
     "kv_blocks",
     "swap_mib",
     "threads",
+    "deterministic",
     "max_model_len",
 )
 _FAKE = ("fake_worker", "served_model_name", "max_slots", "kv_blocks", "max_model_len")
@@ -147,7 +150,9 @@ def _flags(settings: UpSettings, fields: tuple[str, ...]) -> list[str]:
         value = getattr(settings, field)
         if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None
-        if value is not None:
+        if value is True:
+            flags.append(flag_of(field))
+        elif value is not None and value is not False:
             flags += [flag_of(field), str(value)]
     return flags
 

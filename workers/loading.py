@@ -9,10 +9,11 @@ from functools import partial
 import torch
 
 from workers.cuda.loading import build, host_transfer, prepare
-from workers.engine import Engine
+from workers.engine import Engine, Shapes
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
 from workers.errors import LoadError
 from workers.host import free_memory, usable_cores
+from workers.invariance import check_invariance, check_no_experts
 from workers.kv_cache import KVPool, available_memory, block_bytes, pool_share, size_host_pool, size_pool
 from workers.model import CausalModel, choose_device, choose_dtype, load_model
 from workers.tokenizer_files import eos_ids, read_tokenizer_files
@@ -33,8 +34,11 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
     found = find_model(settings.model or DEFAULT_MODEL, settings.model_cache or default_cache(), progress)
     progress(f"Loading {found.name} in {_name(dtype)} on {device.type}")
     model = load_model(found.path, device, dtype)
+    if settings.deterministic:
+        check_no_experts(model)
     context_length = _allowed_context(model, settings.max_model_len)
-    gpu = prepare(model, settings, context_length, progress) if device.type == "cuda" else None
+    is_overlapping = device.type == "cuda" and not settings.deterministic
+    gpu = prepare(model, settings, context_length, progress) if is_overlapping else None
     block_size = settings.block_size if gpu is None else gpu.block_size
     bytes_per_block = block_bytes(model.layers, block_size, dtype)
     size = size_pool(
@@ -62,14 +66,18 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
         block_size=block_size,
         dtype=dtype,
         device=device,
-        transfer=None if gpu is None else host_transfer(device),
+        transfer=host_transfer(device) if device.type == "cuda" else None,
     )
     host_blocks = size_host_pool(
         swap_mib=settings.swap_mib, available_bytes=free_memory(), bytes_per_block=bytes_per_block
     )
-    make = Engine if gpu is None else partial(build, gpu)
+    shapes = Shapes.FIXED if settings.deterministic else Shapes.MIXED
+    make: Callable[..., Engine] = partial(Engine, shapes=shapes) if gpu is None else partial(build, gpu)
     engine = make(model=model, pool=pool, card=card, files=files, max_slots=settings.max_slots, host_blocks=host_blocks)
     warm_up(engine)
+    if settings.deterministic:
+        progress("Trying out that neighbours change nothing")
+        check_invariance(engine)
     progress(
         f"{card.name} is ready: {settings.max_slots} slots, {size.num_blocks} KV blocks of {block_size}"
         f" tokens, a context of {size.context_length}"

@@ -78,12 +78,14 @@ class Server:
             case Assigned(link=link, plan=plan):
                 if link.is_open and link is not self._failed_link:
                     self._serve(link, plan)
-            case DriverLost():
+            case DriverLost(settled=settled):
                 self._executor.reset()
                 if self._overlap is not None:
                     self._overlap.forget()
                 self._failed_link = None
                 self._idle_since = None
+                settled.set()
+                self._links.wake()
             case StepEnded(step=step):
                 if self._overlap is not None and self._overlap.expects(step):
                     self._complete(self._overlap, step)

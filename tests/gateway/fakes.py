@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.dispatch import GenerationRequest, Readiness, Tokens
+from gateway.dispatch import GenerationRequest, Readiness, SequenceRequest, TokenLogprob, Tokens
 from gateway.errors import Reason, Refused
 from tests.gateway.tiny_tokenizer import ids_of_text, tokenizer_files
 from workers.wire import ModelCard, TokenizerFiles
@@ -42,6 +42,9 @@ class FakeStream:
     """Items put into it come out; it records the cancels that it is sent."""
 
     request: GenerationRequest
+    sequence: SequenceRequest
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int = 0
     items: asyncio.Queue[Tokens | BaseException] = field(default_factory=asyncio.Queue)
     cancels: list[str] = field(default_factory=list)
     num_taken: int = 0
@@ -72,25 +75,26 @@ class FakeStream:
 
 @dataclass
 class FakeDispatcher:
-    """``script`` makes the items of each request; an empty list leaves the stream to the test."""
+    """``script`` makes the items of each sequence; an empty list leaves the stream to the test."""
 
     files: TokenizerFiles = field(default_factory=tokenizer_files)
     cards: tuple[ModelCard, ...] | None = None
-    script: Callable[[GenerationRequest], Sequence[Tokens | BaseException]] = lambda _: says("Hello", " world")
+    script: Callable[[SequenceRequest], Sequence[Tokens | BaseException]] = lambda _: says("Hello", " world")
     refusal: BaseException | None = None
     hold_submit: asyncio.Event | None = None
     ready: Readiness = field(default_factory=lambda: Readiness(ready=True))
     streams: list[FakeStream] = field(default_factory=list)
 
-    async def submit(self, request: GenerationRequest) -> FakeStream:
+    async def submit(self, request: GenerationRequest) -> list[FakeStream]:
         if self.hold_submit is not None:
             await self.hold_submit.wait()
         if self.refusal is not None:
             raise self.refusal
-        stream = FakeStream(request)
-        stream.put(*self.script(request))
-        self.streams.append(stream)
-        return stream
+        streams = [FakeStream(request, sequence) for sequence in request.sequences]
+        for stream in streams:
+            stream.put(*self.script(stream.sequence))
+        self.streams.extend(streams)
+        return streams
 
     def models(self) -> tuple[ModelCard, ...]:
         return (tiny_card(self.files),) if self.cards is None else self.cards

@@ -15,9 +15,10 @@ from admission.presets import preset
 from admission.queue import QueueBounds
 from admission.redis_client import connect
 from gateway.assembly import Assembly, AssemblyOptions
-from gateway.dispatch import GenerationRequest, Tokens
+from gateway.dispatch import GenerationRequest, SequenceRequest, Tokens
 from gateway.metrics import Metrics
 from gateway.streams import Stream
+from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling
 
@@ -30,10 +31,11 @@ class Member:
     metrics: Metrics
 
     def value(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+        return counted(self.metrics.registry, name, **labels)
 
     async def submit(self, **changes: Any) -> Stream:
-        return await self.assembly.machinery.submit(request(**changes))
+        (stream,) = await self.assembly.machinery.submit(request(**changes))
+        return stream
 
     async def ready(self) -> None:
         await wait_until(lambda: self.assembly.machinery.readiness().ready, "the gateway becomes ready")
@@ -66,16 +68,24 @@ async def member(redis_url: str, run_dir: Path, name: str = "g0", **changes: Any
         await client.aclose()
 
 
+SEQUENCE_FIELDS = frozenset({"prompt_ids", "max_tokens", "sampling"})
+
+
 def request(**changes: Any) -> GenerationRequest:
+    """A request for one sequence. ``changes`` are to the request, or to its sequence."""
+    of_sequence = {name: value for name, value in changes.items() if name in SEQUENCE_FIELDS}
+    of_request = {name: value for name, value in changes.items() if name not in SEQUENCE_FIELDS}
+    values: dict[str, Any] = {"request_id": "req", "model": "fake", "class_name": "standard"}
+    return GenerationRequest(sequences=(sequence(**of_sequence),), **(values | of_request))
+
+
+def sequence(**changes: Any) -> SequenceRequest:
     values: dict[str, Any] = {
-        "request_id": "req",
-        "model": "fake",
-        "class_name": "standard",
         "prompt_ids": tuple(range(5, 25)),
         "max_tokens": 8,
         "sampling": Sampling(ignore_eos=True),
     }
-    return GenerationRequest(**(values | changes))
+    return SequenceRequest(**(values | changes))
 
 
 async def nothing_waits(gateway: Member) -> bool:
