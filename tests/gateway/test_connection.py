@@ -212,7 +212,9 @@ async def test_beyond_the_bound_only_health_is_answered(serve: ServeGateway) -> 
         assert gateway.outcome("too_many_connections") == 1
         writer.write(post(PATH, BODY))
         assert b" 200 " in await reader.readline()
-    await wait_until(lambda: gateway.metrics.connections_open.collect()[0].samples[0].value == 0, "all are gone")
+    await wait_until(
+        lambda: gateway.metrics.requests.connections_open.collect()[0].samples[0].value == 0, "all are gone"
+    )
     assert (await gateway.complete()).status == 200
 
 
