@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,6 +19,7 @@ from admission.limits import Limits
 from tests.workers.cuda.engines import KERNEL, Ahead, overlapping_engine
 from tests.workers.engine_support import NOTHING, reference_output, ties_between
 from tests.workers.executor_contract import ExecutorContract
+from tests.workers.gateway_end import GatewayEnd
 from tests.workers.planner import GREEDY, Planner, Request, Running
 from tests.workers.random_plans import RandomPlans
 from tests.workers.scheduled import ScheduledRun
@@ -25,7 +28,10 @@ from tests.workers.tiny_models import CONFIGS, FEW, VOCAB_SIZE, save_tiny_model
 from workers.cuda.decodes import Decodes
 from workers.cuda.engine import OverlappingEngine
 from workers.executor import Executor
-from workers.wire import Sampling
+from workers.listener import listen, stop_listening
+from workers.overlap import OverlappingExecutor
+from workers.server import Server
+from workers.wire import ReportMessage, Sampling, UnixAddress
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -276,6 +282,36 @@ def test_scores_and_penalties_wait_and_the_reports_stay_in_order(llama: Overlapp
     assert [len(report.tokens) for report in reports] == [1, 1, 2, 2]
     assert [len(report.logprobs) for report in reports] == [0, 0, 1, 1]
     llama.reset()
+
+
+def test_a_server_begins_its_plans_ahead(llama: OverlappingEngine, tmp_path: Path) -> None:
+    """Over the wire, two plans in flight, with the thread that waits for the device between them."""
+    assert isinstance(llama, OverlappingExecutor)
+    request = Request(prompt=(5, 6, 7), max_tokens=9)
+    planner = Planner(llama)
+    planner.iterate(starts=[request])
+    expected = finish(llama, planner)
+    address = UnixAddress(str(tmp_path / "worker.sock"))
+    listener = listen(address)
+    server = Server(llama, listener=listener, worker_id="worker-0", secret=b"")
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    end = GatewayEnd(Path(address.path))
+    try:
+        end.drive(epoch=1)
+        planner = Planner(llama)
+        end.send(planner.plan(starts=[request]), planner.plan())
+        running = planner.running()[0]
+        while running.finish is None:
+            planner.take(end.receive(ReportMessage))
+            end.send(planner.plan())
+        assert running.output == expected
+    finally:
+        end.close()
+        server.stop()
+        thread.join(timeout=5.0)
+        stop_listening(listener, address)
+        llama.reset()
 
 
 def test_reset_forgets_what_was_begun(llama: OverlappingEngine) -> None:
