@@ -17,7 +17,12 @@ FEWEST_BLOCKS = 8
 """Blocks of the smallest bucket: a shorter table saves nothing that is worth a graph."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+TOKENS_READ = 1 << 18
+"""Most tokens that a graph gathers at once, of 32 sequences 8,192 each: 2 GB with 8 key heads of 128. Larger decodes
+run as other steps do, group by group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
     """A decode of up to ``rows`` sequences with up to ``blocks`` blocks each."""
 
@@ -27,21 +32,27 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """All shapes that there are graphs for: each of ``rows`` with each of ``blocks``, both rising."""
+    """All shapes that there are graphs for: each of ``rows`` with each of ``blocks``, both rising.
+
+    ``most_read`` bounds the blocks that all rows of a bucket read together (None: they are not read to their end).
+    """
 
     rows: tuple[int, ...]
     blocks: tuple[int, ...]
+    most_read: int | None = None
 
     def all_largest_first(self) -> tuple[Bucket, ...]:
         """In the order of capture: what the largest needed of memory, the others find there."""
-        return tuple(Bucket(rows=rows, blocks=blocks) for rows in self.rows[::-1] for blocks in self.blocks[::-1])
+        every = (Bucket(rows=rows, blocks=blocks) for rows in self.rows[::-1] for blocks in self.blocks[::-1])
+        return tuple(bucket for bucket in every if self._is_within(bucket))
 
     def smallest_for(self, *, rows: int, blocks: int) -> Bucket | None:
         """The least bucket that holds so much; None if there is none."""
         fitting_rows, fitting_blocks = _least(self.rows, rows), _least(self.blocks, blocks)
         if fitting_rows is None or fitting_blocks is None:
             return None
-        return Bucket(rows=fitting_rows, blocks=fitting_blocks)
+        bucket = Bucket(rows=fitting_rows, blocks=fitting_blocks)
+        return bucket if self._is_within(bucket) else None
 
     def bucket_of(self, works: Sequence[Work], block_size: int) -> Bucket | None:
         """The bucket of a step's work; None when it is no pure decode, or too large for any."""
@@ -49,6 +60,9 @@ class Buckets:
             return None
         longest = max(work.start for work in works) + 1
         return self.smallest_for(rows=len(works), blocks=-(-longest // block_size))
+
+    def _is_within(self, bucket: Bucket) -> bool:
+        return self.most_read is None or bucket.rows * bucket.blocks <= self.most_read
 
 
 class TableUse(Enum):
@@ -58,10 +72,12 @@ class TableUse(Enum):
     READ = auto()  # it reads and masks it, so the width has a price
 
 
-def decode_buckets(*, max_slots: int, max_blocks: int, use: TableUse) -> Buckets:
+def decode_buckets(*, max_slots: int, max_blocks: int, block_size: int, use: TableUse) -> Buckets:
     """The buckets for up to ``max_slots`` sequences with block tables of up to ``max_blocks``."""
-    blocks = (max_blocks,) if use is TableUse.SKIPPED else rising(max_blocks, first=FEWEST_BLOCKS, factor=4)
-    return Buckets(rows=rising(max_slots), blocks=blocks)
+    if use is TableUse.SKIPPED:
+        return Buckets(rows=rising(max_slots), blocks=(max_blocks,))
+    blocks = rising(max_blocks, first=FEWEST_BLOCKS, factor=4)
+    return Buckets(rows=rising(max_slots), blocks=blocks, most_read=TOKENS_READ // block_size)
 
 
 def rising(most: int, first: int = 1, factor: int = 2) -> tuple[int, ...]:

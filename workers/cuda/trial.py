@@ -84,7 +84,9 @@ class _Trial:
     def run(self, progress: Callable[[str], None]) -> Found:
         """Without graphs, which is said, if the model cannot be captured or they have no room."""
         use = self._parts.decode_attention.table_use
-        buckets = decode_buckets(max_slots=self._shape.max_slots, max_blocks=self._max_blocks, use=use)
+        buckets = decode_buckets(
+            max_slots=self._shape.max_slots, max_blocks=self._max_blocks, block_size=self._shape.block_size, use=use
+        )
         self._run_step()
         after_step = self._free_bytes()
         torch.cuda.empty_cache()  # a capture does so first, and what it frees would hide what it takes

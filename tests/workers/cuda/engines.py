@@ -47,6 +47,7 @@ def overlapping_engine(
         buckets=decode_buckets(
             max_slots=max_slots,
             max_blocks=-(-model.context_length // BLOCK_SIZE),
+            block_size=BLOCK_SIZE,
             use=parts.decode_attention.table_use,
         ),
         device=device,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.cuda.buckets import FEWEST_BLOCKS, Bucket, Buckets, TableUse, decode_buckets, rising
+from workers.cuda.buckets import FEWEST_BLOCKS, TOKENS_READ, Bucket, Buckets, TableUse, decode_buckets, rising
 from workers.slots import SlotState, Work
 from workers.wire import Sampling
 
@@ -67,8 +67,22 @@ def test_a_pure_decode_takes_the_smallest_bucket_that_holds_it(works: list[Work]
 
 def test_where_tables_are_not_read_to_their_end_one_width_serves_all() -> None:
     """A graph for each width would take memory for nothing."""
-    assert decode_buckets(max_slots=2, max_blocks=500, use=TableUse.SKIPPED).blocks == (500,)
-    assert decode_buckets(max_slots=2, max_blocks=500, use=TableUse.READ).blocks == (FEWEST_BLOCKS, 32, 128, 500)
+    assert decode_buckets(max_slots=2, max_blocks=500, block_size=16, use=TableUse.SKIPPED).blocks == (500,)
+    assert decode_buckets(max_slots=2, max_blocks=500, block_size=16, use=TableUse.READ).blocks == (
+        FEWEST_BLOCKS,
+        32,
+        128,
+        500,
+    )
+
+
+def test_a_graph_does_not_gather_more_than_memory_bears() -> None:
+    """Many long sequences would need gigabytes at once; their decodes run group by group instead."""
+    buckets = decode_buckets(max_slots=32, max_blocks=8192, block_size=16, use=TableUse.READ)
+    assert all(bucket.rows * bucket.blocks * 16 <= TOKENS_READ for bucket in buckets.all_largest_first())
+    assert buckets.smallest_for(rows=32, blocks=512) == Bucket(rows=32, blocks=512)
+    assert buckets.smallest_for(rows=32, blocks=513) is None
+    assert buckets.smallest_for(rows=2, blocks=8192) == Bucket(rows=2, blocks=8192)
 
 
 def test_the_largest_is_captured_first() -> None:

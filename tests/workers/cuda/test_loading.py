@@ -92,7 +92,7 @@ def test_pages_are_read_in_place_where_that_works_and_the_log_says_so_once(
     assert said == [
         "Attention reads blocks in place: varlen_attn reads pages of 4 tokens in place (torch's own kernels)"
     ]
-    assert setup.buckets == decode_buckets(max_slots=4, max_blocks=CONTEXT // 4, use=TableUse.SKIPPED)
+    assert setup.buckets == decode_buckets(max_slots=4, max_blocks=CONTEXT // 4, block_size=4, use=TableUse.SKIPPED)
     trial_pool = 4 * (CONTEXT // 4) * block_bytes(model.layers, 4, torch.bfloat16)
     assert setup.room_bytes == FREE + trial_pool - GRAPH - 2 * BYTES_PER_GRAPH
     assert len(gpu.graphs) == 1
@@ -105,7 +105,7 @@ def test_an_old_torch_gathers_and_the_log_says_why(model: CausalModel, monkeypat
     setup = prepare_with(model, monkeypatch, VARLEN_2_11, said)
     assert said == ["Attention gathers blocks: this torch's varlen_attn has no block_table, enable_gqa, seqused_k"]
     assert (setup.kernel, setup.block_size) == (None, 4)
-    assert setup.buckets == decode_buckets(max_slots=4, max_blocks=CONTEXT // 4, use=TableUse.READ)
+    assert setup.buckets == decode_buckets(max_slots=4, max_blocks=CONTEXT // 4, block_size=4, use=TableUse.READ)
 
 
 @pytest.mark.usefixtures("gpu")
