@@ -53,6 +53,14 @@ def test_a_finished_sequence_is_kept_for_a_while() -> None:
     assert journal.is_empty()
 
 
+def test_the_stop_id_that_ended_a_sequence_is_said_again() -> None:
+    """With the end, and only with it."""
+    journal = Journal(clock=Clock())
+    journal.add("g/w", part(0, 1))
+    journal.add("g/w", replace(part(1, finish="stop"), stop_id=7))
+    assert list(journal.replay()) == [("g/w", replace(part(0, 1, finish="stop"), stop_id=7))]
+
+
 def test_finished_sequences_are_bounded_in_number() -> None:
     """A busy link must not keep half a minute of everything."""
     journal = Journal(clock=Clock())
