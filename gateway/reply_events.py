@@ -32,6 +32,8 @@ class ReplyEvents(Generic[Body]):
     async def of(self, arrived: Sequence[tuple[int, Tokens]]) -> bytes:
         """The events of items that came together."""
         self._reply.record.items_arrived(arrived)
+        if len(arrived) == 1:
+            return await self._of_one(*arrived[0])
         return b"".join([await self._of_one(index, item) for index, item in arrived])
 
     def closing(self) -> bytes:
