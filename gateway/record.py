@@ -53,12 +53,11 @@ class RequestRecord:
 
     def items_arrived(self, arrived: Iterable[tuple[int, Tokens]]) -> None:
         """Time the arrival of output; what comes together counts once."""
-        for _, item in arrived:
-            if item.token_ids:
-                self._time_tokens()
-                return
+        if any(item.token_ids for _, item in arrived):
+            self.tokens_arrived()
 
-    def _time_tokens(self) -> None:
+    def tokens_arrived(self) -> None:
+        """Time the arrival of some tokens."""
         now_s = time.monotonic()
         if self._last_token_s is None:
             self._metrics.first_token.labels(self.class_name or NO_CLASS).observe(now_s - self._started_s)

@@ -22,6 +22,13 @@ from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling
 
+PROMPT = tuple(range(40, 60))
+
+
+def echoed(num_tokens: int) -> tuple[int, ...]:
+    """What an echoing worker says to ``PROMPT``."""
+    return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
