@@ -98,7 +98,7 @@ class Ended(Answer):
 
     finish_reason: FinishReason
     stop_reason: str | int | None = Field(
-        description="The stop string, or the stop id where it is known; null where an eos or the limit ended it."
+        description="The stop string or the stop id; null where an eos or the limit ended it."
     )
 
 

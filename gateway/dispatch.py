@@ -58,8 +58,8 @@ class Tokens:
     """Output tokens of one sequence, in order, none missing. The last one has ``finish`` or ``error``, never both.
 
     ``finish`` is ``"stop"`` (an eos token or a stop id, not included in ``token_ids``) or ``"length"``. ``stop_id`` is
-    the stop id that ended it, where it is known; an eos is none. ``logprobs`` has one for each of ``token_ids`` where
-    the sampling asks for them, else none.
+    the one of the sampling's stop ids that ended it. ``logprobs`` has one for each of ``token_ids`` where the sampling
+    asks for them, else none.
     """
 
     token_ids: tuple[int, ...]

@@ -99,6 +99,7 @@ class Machinery:
             raise self._full(result.refusal, result.waiting_tokens, request.model)
         num_ahead = result.position
         for stream, outcome in zip(streams, result.outcomes, strict=True):
+            stream.is_placed = True
             if outcome is Offered.QUEUED:
                 parts.forecast.queued(request.model, stream.entry.rank, stream.entry.tokens)
                 if wait_s is not None:

@@ -223,7 +223,7 @@ class SequenceBook:
     def _take_token(
         self, record: SequenceRecord, token: int, finish: FinishReason | None, scores: Scores | None
     ) -> None:
-        """An eos ends the output and is no part of it."""
+        """An eos or a stop id ends the output and is no part of it."""
         if scores is None and record.job.sampling.top_logprobs is not None:
             raise ReportError(f"no log-probability of a token of slot {record.slot}")
         position = len(record.output)
@@ -233,7 +233,8 @@ class SequenceBook:
             ending = "" if finish is None else finish.value
             self._say(record, position, (token,), finish=ending, scores=scores, prompt=prompt)
         elif finish is FinishReason.STOP:
-            self._say(record, position, (), finish=finish.value, prompt=prompt)
+            stop_id = token if token in record.job.sampling.stop_token_ids else None
+            self._say(record, position, (), finish=finish.value, prompt=prompt, stop_id=stop_id)
         record.closed = finish in {FinishReason.LENGTH, FinishReason.STOP}
 
     def _prompt_news(self, record: SequenceRecord) -> PromptNews | None:
@@ -265,6 +266,7 @@ class SequenceBook:
         error: str = "",
         scores: Scores | None = None,
         prompt: PromptNews | None = None,
+        stop_id: int | None = None,
     ) -> None:
         self._output[record.job.origin].append(
             Delivery(
@@ -275,6 +277,7 @@ class SequenceBook:
                 error=error,
                 scores=scores,
                 prompt=prompt,
+                stop_id=stop_id,
             )
         )
 

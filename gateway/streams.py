@@ -67,6 +67,7 @@ class Stream:
         self.model = model
         self.offered_us = clock()
         self._clock = clock
+        self.is_placed = False  # whether the store has answered the offer of ``entry``
         self.driver_id: str | None = None
         self.output: list[int] = []  # every token so far: another driver may have to go on from them
         self.cached_tokens = 0
@@ -276,6 +277,7 @@ class Streams:
         del self._open[stream.sequence_id]
         timer = self._timers.pop(stream.sequence_id, None)
         stream.entry, stream.offered_us, stream.driver_id = entry, self._clock(), None
+        stream.is_placed = False
         stream.num_moves += 1
         self._open[stream.sequence_id] = stream
         if timer is not None:
@@ -318,7 +320,7 @@ class Streams:
                 self._fail(stream, _reason(delivery.error))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
-            self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
+            self._close(stream, Tokens(token_ids=(), finish=delivery.finish, stop_id=delivery.stop_id))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
 

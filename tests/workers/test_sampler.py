@@ -56,7 +56,7 @@ def test_greedy_takes_the_best() -> None:
     ids=str,
 )
 def test_tiny_temperature_or_nucleus_is_greedy(draw: Draw) -> None:
-    """Dividing by almost nothing would overflow where the answer is plain."""
+    """A07: dividing by almost nothing would overflow where the answer is plain."""
     assert sample_all(logits_of([0.3, 0.4, 0.3]), [draw]) == [1]
 
 

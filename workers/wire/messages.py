@@ -294,6 +294,7 @@ class Delivery:
     """Output of one sequence: ``token_ids`` from output position ``position`` on.
 
     ``finish`` is ``stop`` or ``length``; ``error`` a reason of the gateway's table; both empty while it goes on.
+    ``stop_id`` is the one of the sampling's stop ids that ended it.
     ``scores`` has the log-probabilities of ``token_ids`` where they are asked for.
     """
 
@@ -304,6 +305,7 @@ class Delivery:
     error: str
     scores: Scores | None = None
     prompt: PromptNews | None = None
+    stop_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
