@@ -6,7 +6,7 @@ queue, no driver and no worker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,6 +99,14 @@ class TokenStream(Protocol):
         ...
 
     def __aiter__(self) -> AsyncIterator[Tokens]: ...
+
+    def shorten(self, take: Callable[[Sequence[int]], bool]) -> None:
+        """Offer tokens to ``take`` in the call that brings them, while the reader waits for the next item.
+
+        What it takes (true) is not read any more; what it does not is read as an item, and so is all that has more to
+        it than tokens: ends, errors, log-probabilities. ``take`` neither blocks nor raises.
+        """
+        ...
 
     def complete(self) -> None:
         """Say that the answer is whole, although the sequence may go on (stop string found). Else as ``cancel``."""

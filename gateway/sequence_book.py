@@ -105,10 +105,13 @@ class SequenceBook:
         scores = self._take_scores(report.logprobs) if report.logprobs else {}
         for slot, token in report.tokens:
             record = self._slots.get(slot)
-            if record is not None and not record.closed:
-                self._take_token(record, token, finished.get(slot), scores.get(slot))
-            else:
+            if record is None or record.closed:
                 self._metrics.unwanted_tokens.inc()
+            elif record.output and slot not in finished and record.job.sampling.top_logprobs is None:
+                self._output[record.job.origin].append(_next_token(record, token))
+                record.output.append(token)
+            else:
+                self._take_token(record, token, finished.get(slot), scores.get(slot))
         for slot, reason in finished.items():
             record = self._slots.get(slot)
             if reason is FinishReason.FAILED and record is not None and not record.closed:
@@ -235,7 +238,7 @@ class SequenceBook:
         elif finish is FinishReason.STOP:
             stop_id = token if token in record.job.sampling.stop_token_ids else None
             self._say(record, position, (), finish=finish.value, prompt=prompt, stop_id=stop_id)
-        record.closed = finish in {FinishReason.LENGTH, FinishReason.STOP}
+        record.closed = finish is FinishReason.LENGTH or finish is FinishReason.STOP
 
     def _prompt_news(self, record: SequenceRecord) -> PromptNews | None:
         """What comes with the first token: the prompt has been computed."""
@@ -293,6 +296,11 @@ class SequenceBook:
     def _clear(self) -> None:
         self._records.clear()
         self._slots.clear()
+
+
+def _next_token(record: SequenceRecord, token: int) -> Delivery:
+    """What most deliveries are: one more token, and nothing else."""
+    return Delivery(record.job.sequence_id, len(record.output), (token,))
 
 
 def _length(job: Job) -> int:

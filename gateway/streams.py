@@ -87,6 +87,8 @@ class Stream:
         self._end: Tokens | None = None
         self._exhausted = False
         self._stirred = asyncio.Event()
+        self._is_awaited = False  # the reader has everything, and waits for more
+        self._take_at_once: Callable[[Sequence[int]], bool] | None = None
 
     @property
     def sequence_id(self) -> str:
@@ -119,8 +121,15 @@ class Stream:
             if self._unread or self._end is not None:
                 return self._take()
             self._stirred.clear()
-            await self._stirred.wait()
+            self._is_awaited = True
+            try:
+                await self._stirred.wait()
+            finally:
+                self._is_awaited = False
         raise StopAsyncIteration
+
+    def shorten(self, take: Callable[[Sequence[int]], bool]) -> None:
+        self._take_at_once = take
 
     def complete(self) -> None:
         """What has come is the whole answer. After the end it means nothing."""
@@ -132,8 +141,19 @@ class Stream:
         """Nobody wants the rest. After the end, and the second time, it means nothing."""
         if self.is_open:
             self.cancel_reason = reason
-            self._stirred.set()
+            self._stir()
             self._on_cancel(self)
+
+    def pass_at_once(self, driver_id: str, delivery: Delivery) -> bool:
+        """Whether it was nothing but the next tokens, and the waiting reader has taken them by the short cut."""
+        if not self._is_awaited or self._take_at_once is None or self.driver_id != driver_id:
+            return False
+        if delivery.position != len(self.output) or not delivery.is_tokens_alone:
+            return False
+        if not self._take_at_once(delivery.token_ids):
+            return False
+        self.output += delivery.token_ids
+        return True
 
     def put(self, token_ids: Sequence[int], now_us: int, scores: Scores | None = None) -> None:
         """The next tokens, with their log-probabilities where they are asked for."""
@@ -144,7 +164,7 @@ class Stream:
             self._unread_scores.append(scores)
             self._unread_values += num_values(scores)
         self.output.extend(token_ids)
-        self._stirred.set()
+        self._stir()
 
     def learn(self, news: PromptNews) -> bool:
         """Take what is told of the prompt, as far as it is the next; the result says whether any of it was.
@@ -165,7 +185,7 @@ class Stream:
         """The driver says that nothing comes after this. ``end`` carries no tokens."""
         if self.is_open:
             self._end = end
-            self._stirred.set()
+            self._stir()
 
     def cut(self, end: Tokens) -> None:
         """End it from here, although its sequence may still wait or run somewhere."""
@@ -186,6 +206,11 @@ class Stream:
         if unread < bounds.unread_tokens or self._unread_since_us is None:
             return False
         return now_us - self._unread_since_us >= bounds.slow_us
+
+    def _stir(self) -> None:
+        """Wake the reader. From now on tokens queue behind what it wakes for."""
+        self._is_awaited = False
+        self._stirred.set()
 
     def _take(self) -> Tokens:
         token_ids, logprobs = tuple(self._unread), token_logprobs(self._unread_scores)
@@ -263,7 +288,8 @@ class Streams:
         for delivery in deliveries:
             stream = self._open.get(delivery.sequence_id)
             if stream is not None:
-                self._deliver_one(driver_id, stream, delivery, now_us)
+                if not stream.pass_at_once(driver_id, delivery):
+                    self._deliver_one(driver_id, stream, delivery, now_us)
             elif not (delivery.finish or delivery.error):
                 unwanted.append(delivery.sequence_id)
         return tuple(unwanted)

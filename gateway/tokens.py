@@ -53,7 +53,7 @@ class ChatTokenizer:
         added = {token["id"]: token["content"] for token in added_tokens}
         self._byte_table = byte_table(self._tokenizer, added) if _is_byte_level(definition) else None
         self._plain_byte_table = None if self._byte_table is None else without(self._byte_table, self._special_ids)
-        self.names = TokenNames(self._tokenizer, self._byte_table, added)
+        self.names = TokenNames(self._tokenizer, None if self._byte_table is None else self._byte_table.data, added)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt, with the tokens that the tokenizer itself adds (such as a BOS)."""

@@ -62,13 +62,27 @@ class FakeStream:
     items: asyncio.Queue[Tokens | BaseException] = field(default_factory=asyncio.Queue)
     cancels: list[str] = field(default_factory=list)
     num_taken: int = 0
+    num_taken_at_once: int = 0
+    is_awaited: bool = False
+    take_at_once: Callable[[Sequence[int]], bool] | None = None
 
     def put(self, *items: Tokens | BaseException) -> None:
+        """By the short cut, as far as it is offered and takes them, while the reader waits."""
         for item in items:
-            self.items.put_nowait(scored(item, self.sequence.sampling.top_logprobs))
+            if self._goes_at_once(item):
+                self.num_taken_at_once += 1
+            else:
+                self.is_awaited = False
+                self.items.put_nowait(scored(item, self.sequence.sampling.top_logprobs))
+
+    def _goes_at_once(self, item: Tokens | BaseException) -> bool:
+        if not self.is_awaited or self.take_at_once is None or not isinstance(item, Tokens):
+            return False
+        return item == Tokens(token_ids=item.token_ids) and self.take_at_once(item.token_ids)
 
     async def _iterate(self) -> AsyncIterator[Tokens]:
         while True:
+            self.is_awaited = self.items.empty()
             item = await self.items.get()
             if isinstance(item, BaseException):
                 raise item
@@ -79,6 +93,9 @@ class FakeStream:
 
     def __aiter__(self) -> AsyncIterator[Tokens]:
         return self._iterate()
+
+    def shorten(self, take: Callable[[Sequence[int]], bool]) -> None:
+        self.take_at_once = take
 
     def complete(self) -> None:
         self.cancel("the answer is complete")

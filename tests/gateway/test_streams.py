@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -342,3 +343,77 @@ async def test_who_is_displaced_while_waiting_hears_when_to_come_back() -> None:
     assert item.error is Reason.SHED
     assert item.retry_after_s is not None
     assert 20 <= item.retry_after_s <= 25
+
+
+# --- the short cut ----------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads a stream whose plain tokens may be taken at once."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.at_once: list[int] = []
+        self.items: list[Tokens] = []
+        self.takes = True
+        stream.shorten(self.take)
+        self.task = asyncio.create_task(self.read())
+
+    def take(self, token_ids: Sequence[int]) -> bool:
+        if self.takes:
+            self.at_once += token_ids
+        return self.takes
+
+    async def read(self) -> None:
+        async for item in self.stream:
+            self.items.append(item)
+
+
+async def test_the_next_tokens_are_taken_at_once_while_the_reader_waits() -> None:
+    """The reader is woken for the first token, by which the driver is known, and for the end."""
+    setup = Setup()
+    reader = Reader(setup.open())
+    await asyncio.sleep(0)
+    for position in range(3):
+        setup.streams.deliver("g/w", [part(position, 10 + position)])
+        await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(3, 13, finish="length")])
+    await reader.task
+    assert reader.at_once == [11, 12]
+    assert reader.items == [Tokens(token_ids=(10,)), Tokens(token_ids=(13,), finish="length")]
+    assert reader.stream.output == [10, 11, 12, 13]
+
+
+async def test_nothing_overtakes_what_the_reader_has_not_read() -> None:
+    """Between its waking and its reading, tokens queue."""
+    setup = Setup()
+    reader = Reader(setup.open())
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(0, 10), part(1, 11)])
+    setup.streams.deliver("g/w", [part(2, 12)])
+    await asyncio.sleep(0)
+    reader.takes = False
+    setup.streams.deliver("g/w", [part(3, 13)])
+    reader.takes = True
+    setup.streams.deliver("g/w", [part(4, 14)])
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(5, 15)])
+    assert (reader.at_once, reader.items) == ([15], [Tokens(token_ids=(10, 11, 12)), Tokens(token_ids=(13, 14))])
+    reader.task.cancel()
+
+
+async def test_only_the_next_tokens_of_the_current_driver_take_the_short_cut() -> None:
+    """What is stale, beyond a gap or from another driver is looked at with care."""
+    setup = Setup()
+    reader = Reader(setup.open())
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(0, 10)])
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(0, 10), part(2, 12)])
+    assert (reader.at_once, setup.stale) == ([], 2)
+    setup.streams.deliver("h/w", [part(0, 10, 11)])
+    await asyncio.sleep(0)
+    assert (reader.at_once, reader.stream.driver_id) == ([], "h/w")
+    setup.streams.deliver("h/w", [part(2, 12)])
+    assert reader.at_once == [12]
+    reader.task.cancel()
