@@ -1,7 +1,7 @@
 """lm-eval through the gateway, and on transformers in this process: the same numbers.
 
-The harness asks for log-probabilities of prompts (``echo`` with ``max_tokens`` 1), as every evaluation by likelihood and
-every perplexity does, in batches of token ids; and for greedy continuations.
+The harness asks for log-probabilities of prompts (``echo`` with ``max_tokens`` 1), as every evaluation by likelihood
+and every perplexity does, in batches of token ids; and for greedy continuations.
 """
 
 from __future__ import annotations
