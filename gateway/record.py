@@ -53,8 +53,11 @@ class RequestRecord:
 
     def items_arrived(self, arrived: Iterable[tuple[int, Tokens]]) -> None:
         """Time the arrival of output; what comes together counts once."""
-        if not any(item.token_ids for _, item in arrived):
-            return
+        if any(item.token_ids for _, item in arrived):
+            self.tokens_arrived()
+
+    def tokens_arrived(self) -> None:
+        """Time the arrival of some tokens."""
         now_s = time.monotonic()
         if self._last_token_s is None:
             self._metrics.first_token.labels(self.class_name or NO_CLASS).observe(now_s - self._started_s)

@@ -53,7 +53,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 TokenIdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Biases = Annotated[
     dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES),
+    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),  # no other keys
 ]
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 Label = Annotated[str, Field(max_length=512)]
