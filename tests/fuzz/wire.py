@@ -1,15 +1,14 @@
 """Bytes from a mutator that watches which branches they reach, into the wire's decoder.
 
-``python -m tests.fuzz.wire -max_total_time=60`` in an environment with ``atheris`` and ``msgpack``, beside the standing
-tests of Hypothesis (``tests/workers/test_fuzz.py``, ``tests/workers/wire``). A frame is refused with ``WireError`` or
-is a message, which then travels as it is; anything else ends the run with the bytes that did it. Options are
-libFuzzer's.
+``python -m tests.fuzz.wire CORPUS -max_total_time=60`` in an environment with ``atheris`` and ``msgpack``, beside the
+standing tests of Hypothesis (``tests/workers/test_fuzz.py``, ``tests/workers/wire``). A frame is refused with
+``WireError`` or is a message, which then travels as it is; anything else ends the run with the bytes that did it. The
+folder CORPUS is made if need be, and keeps what was found; other options are libFuzzer's.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,11 +74,12 @@ FILLER = bytes(2 * MOST_PIECES)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        for number, message in enumerate(SEEDS):
-            (Path(folder) / str(number)).write_bytes(encode(message)[4:] + FILLER)
-        atheris.Setup([*sys.argv, folder], look_at)
-        atheris.Fuzz()
+    corpus = Path(sys.argv[1])
+    corpus.mkdir(exist_ok=True)
+    for number, message in enumerate(SEEDS):
+        (corpus / f"seed-{number}").write_bytes(encode(message)[4:] + FILLER)
+    atheris.Setup(sys.argv, look_at)
+    atheris.Fuzz()
 
 
 def look_at(data: bytes) -> None:
