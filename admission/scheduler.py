@@ -132,6 +132,11 @@ class Scheduler:
         """Whether block hashes of prompts are of any use."""
         return self._preset.prefix_reuse is not PrefixReuse.NONE
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether as many plans are in flight as may be: until a report comes, a step makes none."""
+        return len(self._in_flight) >= self._limits.max_in_flight
+
     def running_ids(self) -> tuple[str, ...]:
         """The running batch, in the order in which its sequences started."""
         return tuple(sequence.spec.sequence_id for sequence in self._roster.batch)
@@ -232,7 +237,7 @@ class Scheduler:
         return formed if due is None else min(due, formed)
 
     def _plan(self, now: int) -> Plan | None:
-        if len(self._in_flight) >= self._limits.max_in_flight:
+        if self.is_ahead:
             return None
         built = self._planner.build(self._limits, now)
         if built is None:

@@ -41,6 +41,7 @@ _DECISIONS = (
     "max_moves",
     "worker_timeout_s",
     "max_body_bytes",
+    "max_connections",
     "host",
 )
 _MODEL = (

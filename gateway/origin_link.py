@@ -15,6 +15,7 @@ from gateway.backoff import Backoff
 from gateway.clock import Clock
 from gateway.frames import FrameConnection, LinkLost, dial
 from gateway.journal import Journal
+from gateway.scores import values_of
 from workers.wire import CancelSequences, Deliver, Delivery
 
 UNREACHABLE_S = 10.0
@@ -24,6 +25,9 @@ MOST_PENDING_CANCELS = 4096
 """Cancels that may wait for a connection. What one beyond it would have stopped, the origin's next answer stops."""
 
 _REPLAY_BATCH = 256
+
+_REPLAY_VALUES = 1 << 17
+"""Log-probabilities of one message that is sent again: at most 1.6 MB, or those of one delivery."""
 
 
 class LinkEnd(Enum):
@@ -54,6 +58,7 @@ class OriginLink:
         self._journal = Journal(clock=clock)
         self._cancels: deque[str] = deque(maxlen=MOST_PENDING_CANCELS)
         self._connection: FrameConnection | None = None
+        self._behind: deque[Deliver] | None = None  # made while what was kept is sent again: it goes after that
 
     def deliver(self, driver_id: str, deliveries: Sequence[Delivery]) -> None:
         """Send output, now or when the link is up again."""
@@ -61,6 +66,8 @@ class OriginLink:
             self._journal.add(driver_id, delivery)
         if self._connection is not None:
             self._send(self._connection, Deliver(driver=driver_id, deliveries=tuple(deliveries)))
+        elif self._behind is not None:
+            self._behind.append(Deliver(driver=driver_id, deliveries=tuple(deliveries)))
 
     def release(self, sequence_id: str) -> None:
         """Keep no output of this sequence any more."""
@@ -94,17 +101,24 @@ class OriginLink:
 
     async def _keep(self, connection: FrameConnection) -> None:
         try:
-            self._resume(connection)
+            await self._resume(connection)
             await self._converse(connection)
         except LinkLost:
             pass  # dialled again by `run`, with everything that may not have arrived
         finally:
-            self._connection = None
+            self._connection = self._behind = None
             await connection.close()
 
-    def _resume(self, connection: FrameConnection) -> None:
+    async def _resume(self, connection: FrameConnection) -> None:
+        """Send all that was kept, no faster than it is read: it may be more than may be unsent."""
+        behind = self._behind = deque()
         for deliver in _batches(self._journal.replay()):
+            await connection.drained(self._unreachable_s)
             connection.send(deliver)
+        while behind:
+            await connection.drained(self._unreachable_s)
+            connection.send(behind.popleft())
+        self._behind = None
         if self._cancels:
             connection.send(CancelSequences(sequence_ids=tuple(self._cancels)))
             self._cancels.clear()
@@ -118,14 +132,15 @@ class OriginLink:
 
 
 def _batches(replay: Iterable[tuple[str, Delivery]]) -> Iterable[Deliver]:
-    """What was kept, in messages of one driver and at most ``_REPLAY_BATCH`` deliveries each."""
+    """What was kept, in messages of one driver that are bounded in deliveries and in log-probabilities."""
     batch: list[Delivery] = []
-    of_driver = ""
+    of_driver, values = "", 0
     for driver_id, delivery in replay:
-        if batch and (driver_id != of_driver or len(batch) == _REPLAY_BATCH):
+        if batch and (driver_id != of_driver or len(batch) == _REPLAY_BATCH or values >= _REPLAY_VALUES):
             yield Deliver(driver=of_driver, deliveries=tuple(batch))
-            batch = []
+            batch, values = [], 0
         of_driver = driver_id
         batch.append(delivery)
+        values += values_of(delivery)
     if batch:
         yield Deliver(driver=of_driver, deliveries=tuple(batch))

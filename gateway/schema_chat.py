@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
 
-from gateway.errors import Reason, Refused
-from gateway.schema import GenerationBody, StrictModel, neutral
+from gateway.chat_template import OWN_NAMES, Rendering, Turn
+from gateway.schema import Neutral, StrictModel, invalid
+from gateway.schema_generation import GenerationBody, Label, Width
+from gateway.schema_refused import RefusedInChat
 
 MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
+MAX_VARIABLES = 16
+"""Templates look at two or three."""
+VARIABLE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 
 
 class TextPart(StrictModel):
@@ -22,6 +29,12 @@ class TextPart(StrictModel):
 
 def _content_kind(value: object) -> str | None:
     return ":text" if isinstance(value, str) else ":parts" if isinstance(value, list) else None
+
+
+def _variable_kind(value: object) -> str | None:
+    if isinstance(value, bool):
+        return ":flag"
+    return ":whole" if isinstance(value, int) else ":number" if isinstance(value, float) else None
 
 
 Parts = Annotated[tuple[TextPart, ...], Field(min_length=1, strict=False)]
@@ -38,17 +51,19 @@ Content = Annotated[
 class Message(StrictModel):
     """One message. Text parts are joined by a line feed: chat templates know one string."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content
-    name: Annotated[str, Field(max_length=64)] | None = None
-    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
+        description="`developer` is `system` to models that do not know it."
+    )
+    content: Content = Field(description="A text, or text parts, which are joined by a line feed.")
+    name: Annotated[str, Field(max_length=64)] | None = Field(None, description="Given to the chat template.")
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = Field(None, description="Given to the chat template.")
 
     # What the official SDK writes when an answer is sent back as history.
-    tool_calls: Annotated[None, neutral([])] = None
-    function_call: Annotated[None, neutral()] = None
-    refusal: Annotated[None, neutral()] = None
-    audio: Annotated[None, neutral()] = None
-    annotations: Annotated[None, neutral([])] = None
+    tool_calls: Annotated[None, Neutral([])] = None
+    function_call: Annotated[None, Neutral()] = None
+    refusal: Annotated[None, Neutral()] = None
+    audio: Annotated[None, Neutral()] = None
+    annotations: Annotated[None, Neutral([])] = None
 
     @property
     def text(self) -> str:
@@ -62,51 +77,75 @@ class Message(StrictModel):
         return {field: text for field, text in given.items() if text is not None}
 
 
-class ChatCompletionRequest(GenerationBody):
-    """``max_tokens`` is the older name of ``max_completion_tokens``; both may be given when they agree."""
+VariableName = Annotated[str, Field(pattern=VARIABLE_NAME)]
+Variable = Annotated[
+    Annotated[bool, Tag(":flag")] | Annotated[int, Tag(":whole")] | Annotated[float, Tag(":number")],
+    Discriminator(
+        _variable_kind,
+        custom_error_type="wrong_type",
+        custom_error_message="should be a boolean, a number or null",
+    ),
+]
+Variables = Annotated[dict[VariableName, Variable | None], Field(max_length=MAX_VARIABLES)]
+Messages = Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
 
-    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
-    # Without influence on the answer.
-    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
-    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
-    parallel_tool_calls: bool | None = None
+class Conversation(StrictModel):
+    """What becomes a prompt through the model's chat template."""
 
-    # OpenAI's, not implemented yet.
-    logprobs: Annotated[None, neutral(False)] = None
-    top_logprobs: Annotated[None, neutral(0)] = None
-    response_format: Annotated[None, neutral({"type": "text"})] = None
-    tools: Annotated[None, neutral([])] = None
-    tool_choice: Annotated[None, neutral("none", "auto")] = None
-    functions: Annotated[None, neutral([])] = None
-    function_call: Annotated[None, neutral("none", "auto")] = None
-    store: Annotated[None, neutral(False)] = None
-    modalities: Annotated[None, neutral(["text"])] = None
-    audio: Annotated[None, neutral()] = None
-    prediction: Annotated[None, neutral()] = None
-    reasoning_effort: Annotated[None, neutral()] = None
-    verbosity: Annotated[None, neutral()] = None
-    web_search_options: Annotated[None, neutral()] = None
+    messages: Messages = Field(description="The conversation so far. Control tokens written in it are plain text.")
+    add_generation_prompt: bool | None = Field(
+        None, description="Not given or true: the template opens the assistant's turn. (vLLM)"
+    )
+    chat_template_kwargs: Variables | None = Field(
+        None,
+        description="Variables for the template, such as `enable_thinking`: booleans, numbers or null. (vLLM, SGLang)",
+    )
 
-    # vLLM's and SGLang's, not implemented yet.
-    echo: Annotated[None, neutral(False)] = None
-    add_generation_prompt: Annotated[None, neutral(True)] = None
-    continue_final_message: Annotated[None, neutral(False)] = None
-    add_special_tokens: Annotated[None, neutral(False)] = None
-    chat_template: Annotated[None, neutral()] = None
-    chat_template_kwargs: Annotated[None, neutral({})] = None
-    documents: Annotated[None, neutral([])] = None
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _leave_the_templates_own(cls, variables: Mapping[str, object] | None) -> Mapping[str, object] | None:
+        if not OWN_NAMES.isdisjoint(variables or ()):
+            raise PydanticCustomError("reserved", "should have none of the names that every template is given")
+        return variables
+
+    def for_template(self) -> list[dict[str, str]]:
+        """The messages as a template gets to see them."""
+        return [message.for_template() for message in self.messages]
+
+    @property
+    def rendering(self) -> Rendering:
+        turn = Turn.CLOSED if self.add_generation_prompt is False else Turn.OPEN
+        return Rendering(turn=turn, variables=self.chat_template_kwargs or {})
+
+
+class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
+    """A conversation. ``max_tokens`` is the older name of ``max_completion_tokens``."""
+
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="The newer name of `max_tokens`; both may be given when they agree."
+    )
+    logprobs: bool | None = Field(None, description="Whether the log-probabilities of the output's tokens are told.")
+    top_logprobs: Width | None = Field(
+        None, description="With `logprobs`: so many of the likeliest tokens beside each are told too."
+    )
+
+    prompt_cache_key: Label | None = Field(None, description="A label of the client's own, without influence.")
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = Field(None, description="Without influence.")
+    safety_identifier: Label | None = Field(None, description="A label of the client's own, without influence.")
+    parallel_tool_calls: bool | None = Field(None, description="Without influence, as there are no tools.")
 
     @property
     def output_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     def check(self) -> None:
         super().check()
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise Refused(
-                Reason.INVALID_VALUE,
-                "'max_tokens' and 'max_completion_tokens' are two names of one limit and differ.",
-                param="max_completion_tokens",
-            )
+            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "is only allowed when 'logprobs' is true")

@@ -137,6 +137,12 @@ class ServingSettings(CommandSettings):
     max_body_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
     )
+    max_connections: int = Field(
+        4096,
+        ge=1,
+        le=100_000,
+        description="HTTP connections of a gateway, idle ones too; beyond it 503, but for health checks",
+    )
 
     @model_validator(mode="after")
     def _keys_are_good(self) -> Self:

@@ -1,7 +1,4 @@
-"""Server-sent events: what a stream writes, and how it is written.
-
-The JSON of a chunk is the same from token to token but for the text, so everything around the text is serialised once
-per stream and a chunk is three byte strings put together. There is one write for each batch of tokens that arrives.
+"""Server-sent events: how a stream is written. There is one write for each batch of tokens that arrives.
 
 The first write sends the headers: until then the request can still become any other answer. A client that reads too
 slowly is given what the transport buffers (64 KiB), then ``slow_client_s`` to take some of it.
@@ -10,14 +7,12 @@ slowly is given what the transport buffers (64 KiB), then ``slow_client_s`` to t
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
-import orjson
 from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import StreamWriter
 
-DONE = b"data: [DONE]\n\n"
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
@@ -33,89 +28,13 @@ class ClientTooSlow(Exception):
     """The client took nothing for the time it is given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Token counts of one answer."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    def as_json(self) -> dict[str, int]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyHead:
-    """What all chunks of one answer, or the whole of it, say alike. ``service_tier`` is that of the class used."""
-
-    reply_id: str
-    created: int
-    model: str
-    service_tier: str
-
-    def as_json(self, object_name: str) -> dict[str, Any]:
-        return {
-            "id": self.reply_id,
-            "object": object_name,
-            "created": self.created,
-            "model": self.model,
-            "service_tier": self.service_tier,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceJson:
-    """How one endpoint writes a choice in a chunk, as JSON cut at the places that vary.
-
-    ``opening`` comes before the first text (None: nothing does); ``finish_before`` and ``finish_after`` surround the
-    finish reason, in a choice without text.
-    """
-
-    object_name: str
-    opening: bytes | None
-    text_before: bytes
-    text_after: bytes
-    finish_before: bytes
-    finish_after: bytes
-
-
-class ChunkWriter:
-    """Makes the events of one stream. With ``include_usage`` every chunk has ``usage``, null but in the last."""
-
-    def __init__(self, head: ReplyHead, choice: ChoiceJson, *, include_usage: bool) -> None:
-        self._choice = choice
-        head_json = orjson.dumps(head.as_json(choice.object_name))[:-1]
-        self._before = b"data: " + head_json + b',"choices":['
-        self._after = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
-        self._text_before = self._before + choice.text_before
-        self._text_after = choice.text_after + self._after
-
-    def opening(self) -> bytes:
-        """The event before the first text, empty when the endpoint has none."""
-        return b"" if self._choice.opening is None else self._before + self._choice.opening + self._after
-
-    def text(self, text: str) -> bytes:
-        """An event with more text; no event when there is none."""
-        return self._text_before + orjson.dumps(text) + self._text_after if text else b""
-
-    def finish(self, reason: str) -> bytes:
-        choice = self._choice.finish_before + orjson.dumps(reason) + self._choice.finish_after
-        return self._before + choice + self._after
-
-    def usage(self, usage: Usage) -> bytes:
-        return self._before + b'],"usage":' + orjson.dumps(usage.as_json()) + b"}\n\n"
-
-
 class SseResponse:
     """The answer's stream to one client."""
 
     def __init__(self, request: web.Request, headers: dict[str, str], *, slow_client_s: float) -> None:
         self._request = request
         self._slow_client_s = slow_client_s
+        self._protocol: BaseProtocol | None = None  # once the headers are out, and chunks may follow
         self.response = web.StreamResponse(headers=STREAM_HEADERS | headers)
 
     @property
@@ -123,12 +42,17 @@ class SseResponse:
         """Whether the headers are out: then an error can only be an event."""
         return self.response.prepared
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client has so much still to take that more would have to wait."""
+        return bool(self._request.protocol.writing_paused)
+
     async def write(self, events: bytes) -> None:
         """Send events. Raises ``ClientGone`` or ``ClientTooSlow``."""
         try:
             if not self.started:
-                await self.response.prepare(self._request)
-            if self._request.protocol.writing_paused:
+                await self._start()
+            if self.is_congested:
                 async with asyncio.timeout(self._slow_client_s):
                     await self._request.writer.drain()
             # Not drained here: the check above keeps the buffer at the transport's bound plus these events.
@@ -137,6 +61,26 @@ class SseResponse:
             raise ClientTooSlow from None
         except ConnectionError:
             raise ClientGone from None
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the stream has begun and the client takes what is sent: then ``write_at_once`` may be called."""
+        protocol = self._protocol
+        if protocol is None or protocol.writing_paused:
+            return False
+        transport = protocol.transport
+        return transport is not None and not transport.is_closing()
+
+    def write_at_once(self, events: bytes) -> None:
+        """As ``write``, of a client that keeps up: a chunk of HTTP goes straight to the transport."""
+        if self._protocol is not None and self._protocol.transport is not None:
+            self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+
+    async def _start(self) -> None:
+        """Make the headers ready: they go out with the first events."""
+        writer = cast(StreamWriter, await self.response.prepare(self._request))
+        if writer.chunked:
+            self._protocol = self._request.protocol
 
     def cut(self) -> None:
         """Drop the connection with all that is buffered, so that the client cannot take the stream for whole."""

@@ -24,12 +24,13 @@ from dataclasses import dataclass, replace
 from admission.queue import Entry
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
-from gateway.dispatch import Tokens
+from gateway.dispatch import Place, TokenLogprob, Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
-from gateway.forecast import WaitForecast, retry_after_s
+from gateway.forecast import Outlook, WaitForecast, retry_after_s
 from gateway.metrics import Metrics
-from workers.wire import Delivery
+from gateway.scores import num_values, since, token_logprobs
+from workers.wire import Delivery, PromptNews, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class StreamBounds:
     """How far a reader may fall behind its tokens.
 
     ``unread_tokens`` may wait for it; with so many waiting, it has ``slow_us`` to read some before it is cut. With
-    ``most_unread_tokens`` waiting it is cut at once. A token takes 8 bytes here (its integer is mostly shared).
+    ``most_unread_tokens`` waiting it is cut at once. A token takes 8 bytes here (its integer is mostly shared). Each
+    log-probability counts as one more token there; it takes some 70 bytes.
     """
 
     unread_tokens: int = 2048
@@ -56,27 +58,37 @@ class Stream:
         entry: Entry,
         *,
         model: str,
-        offered_us: int,
+        clock: Clock,
         on_complete: Callable[[Stream], None],
         on_cancel: Callable[[Stream], None],
         on_lost: Callable[[Stream], None],
     ) -> None:
         self.entry = entry
         self.model = model
-        self.offered_us = offered_us
+        self.offered_us = clock()
+        self._clock = clock
+        self.is_placed = False  # whether the store has answered the offer of ``entry``
         self.driver_id: str | None = None
         self.output: list[int] = []  # every token so far: another driver may have to go on from them
+        self.cached_tokens = 0
         self.num_moves = 0
         self.cancel_reason: str | None = None
         self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made
+        self.outlook: Outlook | None = None  # set when it waits
         self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._on_lost = on_lost
+        self._prompt_scores: list[Scores] = []
+        self._scored_tokens = 1  # of the prompt: its first one has no log-probability
         self._unread: list[int] = []
+        self._unread_scores: list[Scores] = []
+        self._unread_values = 0
         self._unread_since_us: int | None = None
         self._end: Tokens | None = None
         self._exhausted = False
         self._stirred = asyncio.Event()
+        self._is_awaited = False  # the reader has everything, and waits for more
+        self._take_at_once: Callable[[Sequence[int]], bool] | None = None
 
     @property
     def sequence_id(self) -> str:
@@ -85,6 +97,16 @@ class Stream:
     @property
     def next_position(self) -> int:
         return len(self.output)
+
+    @property
+    def place(self) -> Place | None:
+        if self.outlook is None or self.driver_id is not None:
+            return None
+        return self.outlook.place(self.offered_us, self._clock())
+
+    @property
+    def prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
+        return token_logprobs(self._prompt_scores)
 
     @property
     def is_open(self) -> bool:
@@ -99,8 +121,15 @@ class Stream:
             if self._unread or self._end is not None:
                 return self._take()
             self._stirred.clear()
-            await self._stirred.wait()
+            self._is_awaited = True
+            try:
+                await self._stirred.wait()
+            finally:
+                self._is_awaited = False
         raise StopAsyncIteration
+
+    def shorten(self, take: Callable[[Sequence[int]], bool]) -> None:
+        self._take_at_once = take
 
     def complete(self) -> None:
         """What has come is the whole answer. After the end it means nothing."""
@@ -112,22 +141,51 @@ class Stream:
         """Nobody wants the rest. After the end, and the second time, it means nothing."""
         if self.is_open:
             self.cancel_reason = reason
-            self._stirred.set()
+            self._stir()
             self._on_cancel(self)
 
-    def put(self, token_ids: Sequence[int], now_us: int) -> None:
-        """The next tokens."""
+    def pass_at_once(self, driver_id: str, delivery: Delivery) -> bool:
+        """Whether it was nothing but the next tokens, and the waiting reader has taken them by the short cut."""
+        if not self._is_awaited or self._take_at_once is None or self.driver_id != driver_id:
+            return False
+        if delivery.position != len(self.output) or not delivery.is_tokens_alone:
+            return False
+        if not self._take_at_once(delivery.token_ids):
+            return False
+        self.output += delivery.token_ids
+        return True
+
+    def put(self, token_ids: Sequence[int], now_us: int, scores: Scores | None = None) -> None:
+        """The next tokens, with their log-probabilities where they are asked for."""
         if not self._unread:
             self._unread_since_us = now_us
         self._unread.extend(token_ids)
+        if scores is not None:
+            self._unread_scores.append(scores)
+            self._unread_values += num_values(scores)
         self.output.extend(token_ids)
-        self._stirred.set()
+        self._stir()
+
+    def learn(self, news: PromptNews) -> bool:
+        """Take what is told of the prompt, as far as it is the next; the result says whether any of it was.
+
+        It counts only before the first token: afterwards it comes again, from whoever carries the sequence on.
+        """
+        if self.output:
+            return False
+        self.cached_tokens = self.cached_tokens or news.cached_tokens
+        known = self._scored_tokens - news.start
+        if news.scores is None or not 0 <= known < len(news.scores.own):
+            return False
+        self._prompt_scores.append(since(news.scores, known))
+        self._scored_tokens = news.start + len(news.scores.own)
+        return True
 
     def end(self, end: Tokens) -> None:
         """The driver says that nothing comes after this. ``end`` carries no tokens."""
         if self.is_open:
             self._end = end
-            self._stirred.set()
+            self._stir()
 
     def cut(self, end: Tokens) -> None:
         """End it from here, although its sequence may still wait or run somewhere."""
@@ -143,18 +201,27 @@ class Stream:
     def lags_beyond(self, bounds: StreamBounds, now_us: int) -> bool:
         """Whether the reader has fallen too far behind for too long."""
         unread = len(self._unread)
+        if unread + self._unread_values >= bounds.most_unread_tokens:
+            return True
         if unread < bounds.unread_tokens or self._unread_since_us is None:
             return False
-        return unread >= bounds.most_unread_tokens or now_us - self._unread_since_us >= bounds.slow_us
+        return now_us - self._unread_since_us >= bounds.slow_us
+
+    def _stir(self) -> None:
+        """Wake the reader. From now on tokens queue behind what it wakes for."""
+        self._is_awaited = False
+        self._stirred.set()
 
     def _take(self) -> Tokens:
-        token_ids = tuple(self._unread)
+        token_ids, logprobs = tuple(self._unread), token_logprobs(self._unread_scores)
         self._unread.clear()
+        self._unread_scores.clear()
+        self._unread_values = 0
         end = self._end
         if end is None:
-            return Tokens(token_ids=token_ids)
+            return Tokens(token_ids=token_ids, logprobs=logprobs)
         self._exhausted = True
-        return replace(end, token_ids=token_ids)
+        return replace(end, token_ids=token_ids, logprobs=logprobs)
 
 
 class Streams:
@@ -169,7 +236,7 @@ class Streams:
         bounds: StreamBounds | None = None,
     ) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._metrics = metrics.requests
         self._estimates = estimates
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
@@ -202,7 +269,7 @@ class Streams:
         stream = Stream(
             entry,
             model=model,
-            offered_us=self._clock(),
+            clock=self._clock,
             on_complete=self._learn,
             on_cancel=cancelled,
             on_lost=on_lost,
@@ -221,7 +288,8 @@ class Streams:
         for delivery in deliveries:
             stream = self._open.get(delivery.sequence_id)
             if stream is not None:
-                self._deliver_one(driver_id, stream, delivery, now_us)
+                if not stream.pass_at_once(driver_id, delivery):
+                    self._deliver_one(driver_id, stream, delivery, now_us)
             elif not (delivery.finish or delivery.error):
                 unwanted.append(delivery.sequence_id)
         return tuple(unwanted)
@@ -235,6 +303,7 @@ class Streams:
         del self._open[stream.sequence_id]
         timer = self._timers.pop(stream.sequence_id, None)
         stream.entry, stream.offered_us, stream.driver_id = entry, self._clock(), None
+        stream.is_placed = False
         stream.num_moves += 1
         self._open[stream.sequence_id] = stream
         if timer is not None:
@@ -261,18 +330,23 @@ class Streams:
         return tuple(self._open.values())
 
     def _deliver_one(self, driver_id: str, stream: Stream, delivery: Delivery, now_us: int) -> None:
+        if delivery.prompt is not None and stream.learn(delivery.prompt):
+            stream.driver_id = driver_id
         fresh = self._fresh(stream, delivery)
         if fresh:
             if stream.next_position == 0:
                 self._score(stream, now_us)
             stream.driver_id = driver_id
-            stream.put(fresh, now_us)
+            scores = delivery.scores
+            if scores is not None:
+                scores = since(scores, len(delivery.token_ids) - len(fresh))
+            stream.put(fresh, now_us, scores)
         if delivery.error:
             if stream.driver_id in {None, driver_id}:
                 self._fail(stream, _reason(delivery.error))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
-            self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
+            self._close(stream, Tokens(token_ids=(), finish=delivery.finish, stop_id=delivery.stop_id))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
 

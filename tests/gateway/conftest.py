@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -23,7 +24,10 @@ from gateway.app import HttpSettings, MetricsAt, build_app, make_runner
 from gateway.class_table import ClassTable
 from gateway.metrics import Metrics
 from gateway.redis_server import RedisServer
+from tests.gateway.counted import counted
 from tests.gateway.fakes import MODEL, FakeDispatcher
+from tests.gateway.worker_peer import WorkerPeer
+from workers.fake_script import Echo, FakeScript
 
 
 @dataclass
@@ -44,13 +48,12 @@ class Gateway:
         return [connection.transport for connection in server.connections if connection.transport is not None]
 
     def outcome(self, name: str) -> float:
-        return self.metrics.registry.get_sample_value("sluicegate_requests_total", {"outcome": name}) or 0.0
+        return counted(self.metrics.registry, "sluicegate_requests_total", outcome=name)
 
     @property
     def num_requests(self) -> float:
         """All requests counted, whatever their outcome."""
-        metric = next(metric for metric in self.metrics.registry.collect() if metric.name == "sluicegate_requests")
-        return sum(sample.value for sample in metric.samples if sample.name == "sluicegate_requests_total")
+        return counted(self.metrics.registry, "sluicegate_requests_total")
 
     @property
     def num_open(self) -> float | None:
@@ -161,3 +164,13 @@ async def url(redis_client: redis.asyncio.Redis, redis_server: RedisServer) -> s
     """An empty Redis."""
     assert await redis_client.dbsize() == 0
     return redis_server.url
+
+
+@pytest.fixture
+async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
+    """A worker with two slots that echoes its prompts."""
+    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=2))
+    await peer.start(f"unix:{run_dir}/w0")
+    yield peer
+    peer.gate.set()
+    await peer.kill()

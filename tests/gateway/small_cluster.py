@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,19 @@ from admission.presets import preset
 from admission.queue import QueueBounds
 from admission.redis_client import connect
 from gateway.assembly import Assembly, AssemblyOptions
-from gateway.dispatch import GenerationRequest, Tokens
+from gateway.dispatch import GenerationRequest, SequenceRequest, Tokens
 from gateway.metrics import Metrics
 from gateway.streams import Stream
+from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling
+
+PROMPT = tuple(range(40, 60))
+
+
+def echoed(num_tokens: int) -> tuple[int, ...]:
+    """What an echoing worker says to ``PROMPT``."""
+    return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +38,16 @@ class Member:
     metrics: Metrics
 
     def value(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+        return counted(self.metrics.registry, name, **labels)
 
     async def submit(self, **changes: Any) -> Stream:
-        return await self.assembly.machinery.submit(request(**changes))
+        (stream,) = await self.assembly.machinery.submit(request(**changes))
+        return stream
+
+    async def submit_all(self, *sequences: SequenceRequest, **changes: Any) -> tuple[Stream, ...]:
+        """One request for all of these."""
+        asked = replace(request(**changes), sequences=sequences)
+        return await self.assembly.machinery.submit(asked)
 
     async def ready(self) -> None:
         await wait_until(lambda: self.assembly.machinery.readiness().ready, "the gateway becomes ready")
@@ -66,16 +80,24 @@ async def member(redis_url: str, run_dir: Path, name: str = "g0", **changes: Any
         await client.aclose()
 
 
+SEQUENCE_FIELDS = frozenset({"prompt_ids", "max_tokens", "sampling"})
+
+
 def request(**changes: Any) -> GenerationRequest:
+    """A request for one sequence. ``changes`` are to the request, or to its sequence."""
+    of_sequence = {name: value for name, value in changes.items() if name in SEQUENCE_FIELDS}
+    of_request = {name: value for name, value in changes.items() if name not in SEQUENCE_FIELDS}
+    values: dict[str, Any] = {"request_id": "req", "model": "fake", "class_name": "standard"}
+    return GenerationRequest(sequences=(sequence(**of_sequence),), **(values | of_request))
+
+
+def sequence(**changes: Any) -> SequenceRequest:
     values: dict[str, Any] = {
-        "request_id": "req",
-        "model": "fake",
-        "class_name": "standard",
         "prompt_ids": tuple(range(5, 25)),
         "max_tokens": 8,
         "sampling": Sampling(ignore_eos=True),
     }
-    return GenerationRequest(**(values | changes))
+    return SequenceRequest(**(values | changes))
 
 
 async def nothing_waits(gateway: Member) -> bool:
@@ -89,13 +111,21 @@ async def is_idle(gateway: Member) -> bool:
     )
 
 
+def choices(number: int, **changes: Any) -> tuple[SequenceRequest, ...]:
+    """So many choices of one prompt."""
+    sampling = changes.pop("sampling", Sampling(ignore_eos=True))
+    return tuple(sequence(sampling=replace(sampling, choice=choice), **changes) for choice in range(number))
+
+
 async def read_all(stream: Stream, timeout_s: float = 10.0) -> Tokens:
     """Everything of a stream, as one item."""
-    token_ids: list[int] = []
-    last: Tokens | None = None
+    items: list[Tokens] = []
     async with asyncio.timeout(timeout_s):
         async for tokens in stream:
-            token_ids.extend(tokens.token_ids)
-            last = tokens
-    assert last is not None, "the stream ended without an end"
-    return Tokens(token_ids=tuple(token_ids), finish=last.finish, error=last.error, message=last.message)
+            items.append(tokens)  # noqa: PERF401 (within the time)
+    assert items, "the stream ended without an end"
+    return replace(
+        items[-1],
+        token_ids=tuple(token for item in items for token in item.token_ids),
+        logprobs=tuple(logprob for item in items for logprob in item.logprobs),
+    )

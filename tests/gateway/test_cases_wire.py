@@ -31,7 +31,8 @@ async def test_a_pickle_in_the_queue_runs_nothing_and_ends_alone(url: str, run_d
     async with member(url, run_dir, workers=(peer.address,)) as gateway:
         await gateway.ready()
         machinery = gateway.assembly.machinery
-        entry = machinery._entry(request())
+        asked = request()
+        entry = machinery._entry(asked, asked.sequences[0], None)
         for payload in (pickle.dumps(Touch()), len(pickle.dumps(Touch())).to_bytes(4, "big") + pickle.dumps(Touch())):
             queue = gateway.assembly.queues.of("fake")
             await queue.offer(replace(entry, payload=payload), rule_of(machinery._parts.classes["standard"]))

@@ -21,8 +21,8 @@ class CutStream(FakeStream):
 
 
 class CuttingDispatcher(FakeDispatcher):
-    async def submit(self, request: GenerationRequest) -> FakeStream:
-        return CutStream(request)
+    async def submit(self, request: GenerationRequest) -> list[FakeStream]:
+        return [CutStream(request, request.sequences[0])]
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if ANSWERS[reason].retry is not Retry.NO])

@@ -15,9 +15,9 @@ and ``CancelSequences`` the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 SIGNED = "signed"
 """Marks a number of the whole signed 64-bit range."""
@@ -268,17 +268,50 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Scores:
+    """Log-probabilities of consecutive tokens, as in ``Logprobs``."""
+
+    own: tuple[float, ...]
+    top_ids: tuple[int, ...]
+    top: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptNews:
+    """What is told of a prompt, once: its log-probabilities as they are computed, then with the first token the rest.
+
+    ``scores`` are those of its tokens from ``start`` on. ``cached_tokens`` of it were not computed when it first
+    started, as their KV was there.
+    """
+
+    cached_tokens: int = 0
+    start: int = 0
+    scores: Scores | None = None
+
+
+class Delivery(NamedTuple):
     """Output of one sequence: ``token_ids`` from output position ``position`` on.
 
     ``finish`` is ``stop`` or ``length``; ``error`` a reason of the gateway's table; both empty while it goes on.
+    ``stop_id`` is the one of the sampling's stop ids that ended it.
+    ``scores`` has the log-probabilities of ``token_ids`` where they are asked for.
+
+    One is made for every token of every stream, and a tuple is made in a third of the time of a frozen dataclass.
     """
 
     sequence_id: str
     position: int
     token_ids: tuple[int, ...]
-    finish: str
-    error: str
+    finish: str = ""
+    error: str = ""
+    scores: Scores | None = None
+    prompt: PromptNews | None = None
+    stop_id: int | None = None
+
+    @property
+    def is_tokens_alone(self) -> bool:
+        """Whether it says nothing but ``token_ids``, as almost every one does."""
+        return not (self.finish or self.error) and self.scores is None and self.prompt is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
