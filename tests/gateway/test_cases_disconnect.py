@@ -154,6 +154,7 @@ async def test_a_cancel_that_crosses_a_claim_ends_the_sequence(served: Door) -> 
     driver.cancel((sequence_id,))
     driver._take_claims((claim_of(sequence_id),))
     await wait_until(lambda: not driver._book.records and served.slots == 0, "it has ended")
+    assert (await served.complete()).status == 200
     assert len(served.worker.epochs) == 1, "the worker was never lost"
     asking.cancel()
     await asyncio.wait([asking])
