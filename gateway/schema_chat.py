@@ -138,11 +138,8 @@ class Conversation(StrictModel):
 
 
 class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
-    """A conversation. ``max_tokens`` is the older name of ``max_completion_tokens``."""
+    """A conversation."""
 
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="The newer name of `max_tokens`; both may be given when they agree."
-    )
     logprobs: bool | None = Field(None, description="Whether the log-probabilities of the output's tokens are told.")
     top_logprobs: Width | None = Field(
         None, description="With `logprobs`: so many of the likeliest tokens beside each are told too."
@@ -154,16 +151,10 @@ class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
     parallel_tool_calls: bool | None = Field(None, description="Without influence, as there are no tools.")
 
     @property
-    def output_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def num_top_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
         super().check()
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed when 'logprobs' is true")
