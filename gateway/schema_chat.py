@@ -17,6 +17,8 @@ MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
 MAX_VARIABLES = 16
 """Templates look at two or three."""
+MOST_OF_A_VARIABLE = 1_000_000
+"""A template may repeat something so often."""
 VARIABLE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 
 
@@ -78,8 +80,9 @@ class Message(StrictModel):
 
 
 VariableName = Annotated[str, Field(pattern=VARIABLE_NAME)]
+Whole = Annotated[int, Field(ge=-MOST_OF_A_VARIABLE, le=MOST_OF_A_VARIABLE)]
 Variable = Annotated[
-    Annotated[bool, Tag(":flag")] | Annotated[int, Tag(":whole")] | Annotated[float, Tag(":number")],
+    Annotated[bool, Tag(":flag")] | Annotated[Whole, Tag(":whole")] | Annotated[float, Tag(":number")],
     Discriminator(
         _variable_kind,
         custom_error_type="wrong_type",
