@@ -105,7 +105,9 @@ async def _fill_to_the_last_block(served: Door) -> None:
     served.worker.gate.clear()
     stream = await served.gateway.submit(prompt_ids=(50,) * (length - 1), max_tokens=1)
     await wait_until(
-        lambda: served.gateway.value("sluicegate_kv_blocks_in_use") == executor.kv_blocks, "every block is in use"
+        lambda: served.gateway.value("sluicegate_kv_blocks_in_use") == executor.kv_blocks,
+        "every block is in use",
+        timeout_s=30.0,
     )
     served.worker.gate.set()
     assert (await read_all(stream)).finish == "length"
