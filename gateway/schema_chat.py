@@ -17,6 +17,8 @@ MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
 MAX_VARIABLES = 16
 """Templates look at two or three."""
+MOST_OF_A_VARIABLE = 1_000_000
+"""A template may repeat something so often."""
 VARIABLE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 
 
@@ -78,8 +80,9 @@ class Message(StrictModel):
 
 
 VariableName = Annotated[str, Field(pattern=VARIABLE_NAME)]
+Whole = Annotated[int, Field(ge=-MOST_OF_A_VARIABLE, le=MOST_OF_A_VARIABLE)]
 Variable = Annotated[
-    Annotated[bool, Tag(":flag")] | Annotated[int, Tag(":whole")] | Annotated[float, Tag(":number")],
+    Annotated[bool, Tag(":flag")] | Annotated[Whole, Tag(":whole")] | Annotated[float, Tag(":number")],
     Discriminator(
         _variable_kind,
         custom_error_type="wrong_type",
@@ -120,11 +123,8 @@ class Conversation(StrictModel):
 
 
 class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
-    """A conversation. ``max_tokens`` is the older name of ``max_completion_tokens``."""
+    """A conversation."""
 
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="The newer name of `max_tokens`; both may be given when they agree."
-    )
     logprobs: bool | None = Field(None, description="Whether the log-probabilities of the output's tokens are told.")
     top_logprobs: Width | None = Field(
         None, description="With `logprobs`: so many of the likeliest tokens beside each are told too."
@@ -136,16 +136,10 @@ class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
     parallel_tool_calls: bool | None = Field(None, description="Without influence, as there are no tools.")
 
     @property
-    def output_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def num_top_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
         super().check()
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed when 'logprobs' is true")

@@ -197,7 +197,7 @@ class Engine:
         for start in range(work.start, end, ROWS_SCORED_AT_ONCE):
             piece = replace(work, start=start, length=min(ROWS_SCORED_AT_ONCE, end - start))
             logits = self._all_logits(piece)
-            followers = state.prompt[start + 1 : start + 1 + piece.length]
+            followers = state.prompt_from(start + 1, piece.length)
             if (
                 not bool(torch.isfinite(logits.max(dim=-1).values).all())
                 or max(followers, default=0) >= self._model.vocab_size

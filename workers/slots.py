@@ -65,6 +65,10 @@ class SlotState:
     def prompt(self) -> list[int]:
         return self.tokens[: self.prompt_length]
 
+    def prompt_from(self, start: int, most: int) -> list[int]:
+        """At most so many of the prompt's tokens from ``start`` on: long prompts are looked at piece by piece."""
+        return self.tokens[start : min(start + most, self.prompt_length)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -120,6 +124,7 @@ class SlotTable:
         """Forget every sequence. What they left in their blocks stays, and stays suspect."""
         for state in self._states.values():
             self._suspect(state)
+        self._suspects.update(self._moves.scrub)  # of a plan that was refused half way: nobody has cleaned them
         self._states.clear()
         self._owners.clear()
         self._swapped.reset()

@@ -146,7 +146,7 @@ async def test_the_place_in_a_real_queue_is_told_and_falls(url: str, run_dir: Pa
     """From what the offer answered, and from the samples of the queue after that."""
     early = posted(stream=True).replace(b"\r\n\r\n", b"\r\n" + EARLY.encode() + b"\r\n", 1)
     often = HttpSettings(early_comment_s=0.05)
-    async with door(url, run_dir, bounds=often, max_slots=1) as it, asyncio.timeout(20):
+    async with door(url, run_dir, http_bounds=often, max_slots=1) as it, asyncio.timeout(20):
         it.worker.gate.clear()
         async with connection(it.port) as (_, first), connection(it.port) as (third, asks_too):
             first.write(posted(max_tokens=200))

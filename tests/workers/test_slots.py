@@ -182,6 +182,18 @@ def test_a_lost_driver_leaves_suspects_too() -> None:
     assert slots.take_moves().scrub == [1, 0]
 
 
+def test_a_plan_that_is_refused_half_way_leaves_its_suspects() -> None:
+    """Their new owner was named and never came: nobody has cleaned them, and the next driver gives them away again."""
+    slots = table()
+    (work,) = slots.apply(change(starts=(TWO_BLOCKS,), prefill=(NINE,)))
+    slots.fail(work.state)
+    with pytest.raises(PlanError):
+        slots.apply(change(frees=(0,), starts=(OWNER,), decode=(3,)))
+    slots.reset()
+    slots.apply(change(starts=(OWNER,)))
+    assert slots.take_moves().scrub == [2, 1, 0]
+
+
 # --- swapping ---------------------------------------------------------------------------------------------------------
 
 
