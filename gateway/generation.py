@@ -23,7 +23,7 @@ from gateway.record import Ending, RequestRecord
 from gateway.reply import Reply, check_failures
 from gateway.reply_events import ReplyEvents
 from gateway.request_ids import ids_of
-from gateway.short_cut import shorten
+from gateway.short_cut import stream_at_once
 from gateway.sse import ClientGone, ClientTooSlow, SseResponse
 from gateway.whole import whole_answer
 
@@ -114,7 +114,8 @@ async def _send(reply: Reply[Body], sse: SseResponse, *, early_comment_s: float)
 async def _send_tokens(reply: Reply[Body], sse: SseResponse) -> None:
     """One write for what came in one iteration, of however many choices."""
     reply_events = ReplyEvents(reply)
-    shorten(reply, reply_events.writers, sse)
+    if len(reply.choices) == 1:
+        stream_at_once(reply.choices[0], reply.record, reply_events.writers[0], sse)
     async with reading(reply.streams) as fan_in:
         while fan_in.is_open:
             arrived = await fan_in.next()

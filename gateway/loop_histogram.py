@@ -17,6 +17,9 @@ from prometheus_client.registry import Collector
 class LoopHistogram(Collector):
     """Like ``prometheus_client.Histogram`` without labels. ``buckets`` are ascending upper bounds, inclusive."""
 
+    _type = "histogram"
+    _labelnames = ()
+
     def __init__(self, name: str, documentation: str, *, buckets: Sequence[float], registry: CollectorRegistry) -> None:
         self._name = name
         self._documentation = documentation

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.chat_template import OWN_NAMES, Rendering, Turn
 from gateway.schema import Neutral, StrictModel, invalid
 from gateway.schema_generation import GenerationBody, Label, Width
+from gateway.schema_lists import at_most
 from gateway.schema_refused import RefusedInChat
 
 MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
+MAX_PARTS = 4096
+"""Of all messages together; each costs as much as a message, and clients make one or two of a text."""
 MAX_VARIABLES = 16
 """Templates look at two or three."""
+MOST_OF_A_VARIABLE = 1_000_000
+"""A template may repeat something so often."""
 VARIABLE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 
 
@@ -37,7 +42,7 @@ def _variable_kind(value: object) -> str | None:
     return ":whole" if isinstance(value, int) else ":number" if isinstance(value, float) else None
 
 
-Parts = Annotated[tuple[TextPart, ...], Field(min_length=1, strict=False)]
+Parts = Annotated[tuple[TextPart, ...], Field(min_length=1, strict=False, fail_fast=True)]
 Content = Annotated[
     Annotated[str, Tag(":text")] | Annotated[Parts, Tag(":parts")],
     Discriminator(
@@ -77,17 +82,30 @@ class Message(StrictModel):
         return {field: text for field, text in given.items() if text is not None}
 
 
+def _count_parts(messages: object) -> object:
+    if isinstance(messages, list):
+        contents = [message.get("content") for message in messages if isinstance(message, dict)]
+        if sum([len(content) for content in contents if isinstance(content, list)]) > MAX_PARTS:
+            raise PydanticCustomError("too_many", "should have at most {count} parts in all", {"count": MAX_PARTS})
+    return messages
+
+
 VariableName = Annotated[str, Field(pattern=VARIABLE_NAME)]
+Whole = Annotated[int, Field(ge=-MOST_OF_A_VARIABLE, le=MOST_OF_A_VARIABLE)]
 Variable = Annotated[
-    Annotated[bool, Tag(":flag")] | Annotated[int, Tag(":whole")] | Annotated[float, Tag(":number")],
+    Annotated[bool, Tag(":flag")] | Annotated[Whole, Tag(":whole")] | Annotated[float, Tag(":number")],
     Discriminator(
         _variable_kind,
         custom_error_type="wrong_type",
         custom_error_message="should be a boolean, a number or null",
     ),
 ]
-Variables = Annotated[dict[VariableName, Variable | None], Field(max_length=MAX_VARIABLES)]
-Messages = Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
+Variables = Annotated[dict[VariableName, Variable | None], Field(max_length=MAX_VARIABLES), at_most(MAX_VARIABLES)]
+Messages = Annotated[
+    tuple[Message, ...],
+    Field(min_length=1, max_length=MAX_MESSAGES, strict=False, fail_fast=True),
+    BeforeValidator(_count_parts),
+]
 
 
 class Conversation(StrictModel):
@@ -120,11 +138,8 @@ class Conversation(StrictModel):
 
 
 class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
-    """A conversation. ``max_tokens`` is the older name of ``max_completion_tokens``."""
+    """A conversation."""
 
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="The newer name of `max_tokens`; both may be given when they agree."
-    )
     logprobs: bool | None = Field(None, description="Whether the log-probabilities of the output's tokens are told.")
     top_logprobs: Width | None = Field(
         None, description="With `logprobs`: so many of the likeliest tokens beside each are told too."
@@ -136,16 +151,10 @@ class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
     parallel_tool_calls: bool | None = Field(None, description="Without influence, as there are no tools.")
 
     @property
-    def output_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def num_top_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
         super().check()
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed when 'logprobs' is true")

@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag
 
 from gateway.deadlines import MOST_DEADLINE_MS
 from gateway.schema import Neutral, StrictModel, invalid
+from gateway.schema_lists import TokenIds, at_most
 from gateway.schema_refused import RefusedOfSglang, RefusedOfVllm
 from workers.wire import MAX_TOP_LOGPROBS, Sampling
 
@@ -24,6 +25,8 @@ MAX_STOP_CHARS = 256
 """Text is withheld while it could begin a stop string, so this bounds what a stream holds back."""
 MAX_STOP_IDS = 64
 """Token ids that end an output; each output token is compared with them."""
+MAX_METADATA = 16
+"""As many as OpenAI takes."""
 MAX_BIASES = 1024
 """Tokens with a bias; each costs the worker a little at every token."""
 LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY = 0.01, 100.0
@@ -39,7 +42,7 @@ def _stops_kind(value: object) -> str | None:
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops = Annotated[
     Annotated[StopString, Tag(":text")]
-    | Annotated[tuple[StopString, ...], Field(max_length=MAX_STOPS, strict=False), Tag(":texts")],
+    | Annotated[tuple[StopString, ...], Field(max_length=MAX_STOPS, strict=False, fail_fast=True), Tag(":texts")],
     Discriminator(
         _stops_kind,
         custom_error_type="wrong_type",
@@ -49,11 +52,12 @@ Stops = Annotated[
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Width = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+StopIds = Annotated[tuple[int, ...], TokenIds(max_length=MAX_STOP_IDS)]
 TokenIdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Biases = Annotated[
     dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),  # no other keys
+    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),
+    at_most(MAX_BIASES),  # no other keys
 ]
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 Label = Annotated[str, Field(max_length=512)]
@@ -78,6 +82,10 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     model: str = Field(description="The name of a served model, as `/v1/models` lists it.")
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Most tokens of an output. Not given: all that fits in the context after the prompt."
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="The newer name of `max_tokens`, of chats in OpenAI's API; both may be given when they agree.",
     )
     min_tokens: Annotated[int, Field(ge=0)] | None = Field(
         None,
@@ -120,7 +128,7 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
         None,
         description="The output ends before the leftmost place where one of these occurs, however tokens cut the text.",
     )
-    stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=MAX_STOP_IDS, strict=False)] | None = Field(
+    stop_token_ids: StopIds | None = Field(
         None, description="Tokens that end the output, as an eos does. (vLLM, SGLang)"
     )
     include_stop_str_in_output: bool | None = Field(
@@ -151,7 +159,7 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     )
 
     user: Label | None = Field(None, description="A label of the client's own, without influence.")
-    metadata: Annotated[Metadata, Field(max_length=16)] | None = Field(
+    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] | None = Field(
         None, description="Labels of the client's own, without influence."
     )
     session_id: Label | None = Field(None, description="A label of the client's own, without influence. (vLLM)")
@@ -172,7 +180,7 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     @property
     def output_limit(self) -> int | None:
         """The most output tokens the client asked for, None when it did not say."""
-        return self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -201,6 +209,8 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
                 raise invalid("stream_options.continuous_usage_stats", "needs 'include_usage'")
         if self.prompt_logprobs is not None and self.stream:
             raise invalid("prompt_logprobs", "is not available in a stream")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
         limit = self.output_limit
         if limit is not None and self.min_tokens is not None and self.min_tokens > limit:
             raise invalid("min_tokens", f"should be at most the {limit} tokens that are to come")

@@ -62,7 +62,6 @@ class SseResponse:
         except ConnectionError:
             raise ClientGone from None
 
-    @property
     def keeps_up(self) -> bool:
         """Whether the stream has begun and the client takes what is sent: then ``write_at_once`` may be called."""
         protocol = self._protocol

@@ -50,6 +50,11 @@ class SlotSampling:
         """Whether any of them does more than take its best token."""
         return bool(self._choosers) and any(work.state.slot in self._choosers for work in emitting)
 
+    def looks_back(self, slot: int) -> bool:
+        """Whether its next choice depends on which tokens came before, and not only on how many."""
+        chooser = self._choosers.get(slot)
+        return chooser is not None and chooser.looks_back
+
     def draws(self, emitting: Sequence[Work]) -> dict[int, Draw]:
         """By index into ``emitting``: how those choose that do not just take their best token."""
         if not self._choosers:

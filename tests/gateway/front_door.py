@@ -83,7 +83,7 @@ async def door(
     run_dir: Path,
     *,
     worker: WorkerPeer | None = None,
-    bounds: HttpSettings | None = None,
+    http_bounds: HttpSettings | None = None,
     **options: Any,
 ) -> AsyncIterator[Door]:
     """A gateway that is ready, over ``worker``, or one that echoes its prompts."""
@@ -91,7 +91,7 @@ async def door(
     await worker.start(f"unix:{run_dir}/w0")
     async with member(redis_url, run_dir, workers=(worker.address,), **options) as gateway:
         await gateway.ready()
-        async with front_of(gateway, bounds) as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        async with front_of(gateway, http_bounds) as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
             yield Door(gateway=gateway, worker=worker, port=port, http=http)
         worker.gate.set()
     await worker.kill()

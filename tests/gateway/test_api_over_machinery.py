@@ -1,12 +1,12 @@
 """What the API adds, with the real machinery and a scripted worker behind it."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 from gateway.answers import CompletionAnswer
 from tests.gateway.front_door import Door, door
+from workers.fake import logprob_of
 
 
 async def answered(front: Door, **fields: object) -> CompletionAnswer:
@@ -41,7 +41,8 @@ async def test_a_prompt_is_scored_and_echoed(url: str, tmp_path: Path, max_token
         answer = await answered(front, prompt=[5, 6, 7, 8], echo=True, logprobs=2, max_tokens=max_tokens)
         (choice,) = answer.choices
         assert choice.logprobs is not None
-        assert choice.logprobs.token_logprobs == [None] + [math.log(0.5)] * (3 + max_tokens)
+        echoed = [6, 7, 8, 5, 6, 7][: 3 + max_tokens]
+        assert choice.logprobs.token_logprobs == [None, *[logprob_of(token) for token in echoed]]
         assert answer.usage.completion_tokens == max_tokens
         assert len(choice.logprobs.tokens) == 4 + max_tokens
 

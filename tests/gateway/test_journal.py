@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gateway.journal import KEEP_FINISHED_US, MOST_FINISHED, MOST_FINISHED_VALUES, SCORED_AT_ONCE, Journal
 from workers.wire import Delivery, PromptNews, Scores
 
@@ -22,7 +20,7 @@ def scores(*token_ids: int) -> Scores:
 
 
 def scored(delivery: Delivery) -> Delivery:
-    return replace(delivery, scores=scores(*delivery.token_ids))
+    return delivery._replace(scores=scores(*delivery.token_ids))
 
 
 class Clock:
@@ -57,8 +55,8 @@ def test_the_stop_id_that_ended_a_sequence_is_said_again() -> None:
     """With the end, and only with it."""
     journal = Journal(clock=Clock())
     journal.add("g/w", part(0, 1))
-    journal.add("g/w", replace(part(1, finish="stop"), stop_id=7))
-    assert list(journal.replay()) == [("g/w", replace(part(0, 1, finish="stop"), stop_id=7))]
+    journal.add("g/w", part(1, finish="stop")._replace(stop_id=7))
+    assert list(journal.replay()) == [("g/w", part(0, 1, finish="stop")._replace(stop_id=7))]
 
 
 def test_finished_sequences_are_bounded_in_number() -> None:
@@ -90,12 +88,12 @@ def test_replay_says_log_probabilities_with_their_tokens_and_those_of_the_prompt
     journal = Journal(clock=Clock())
     told = [PromptNews(start=1, scores=scores(5, 6)), PromptNews(start=3, scores=scores(7))]
     for news in told:
-        journal.add("g/w", replace(part(0), prompt=news))
-    journal.add("g/w", replace(scored(part(0, 10)), prompt=PromptNews(cached_tokens=2)))
+        journal.add("g/w", part(0)._replace(prompt=news))
+    journal.add("g/w", scored(part(0, 10))._replace(prompt=PromptNews(cached_tokens=2)))
     journal.add("g/w", scored(part(1, 11)))
-    journal.add("g/w", replace(part(2, finish="stop")))
+    journal.add("g/w", part(2, finish="stop"))
     assert [delivery for _, delivery in journal.replay()] == [
-        *[replace(part(0), prompt=news) for news in (*told, PromptNews(cached_tokens=2))],
+        *[part(0)._replace(prompt=news) for news in (*told, PromptNews(cached_tokens=2))],
         scored(part(0, 10, 11, finish="stop")),
     ]
 

@@ -53,6 +53,7 @@ from tests.gateway.bodies import COMPLETION, chat, completion, refused_param
         ({"chat_template_kwargs": {"thinking": "yes"}}, "chat_template_kwargs.thinking"),
         ({"chat_template_kwargs": {"thinking": {}}}, "chat_template_kwargs.thinking"),
         ({"chat_template_kwargs": {"thinking": float("nan")}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"thinking": 1_000_001}}, "chat_template_kwargs.thinking"),
         ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs.a b"),
         ({"chat_template_kwargs": {f"a{index}": 1 for index in range(17)}}, "chat_template_kwargs"),

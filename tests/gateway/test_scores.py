@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -64,5 +63,5 @@ def test_a_delivery_counts_what_it_brings() -> None:
     news = PromptNews(cached_tokens=1)
     full = PromptNews(start=1, scores=run_of(range(3), 1))
     assert values_of(plain) == 0
-    assert values_of(replace(plain, prompt=news)) == 0
-    assert values_of(replace(plain, prompt=full, scores=run_of(range(1), 2))) == 9
+    assert values_of(plain._replace(prompt=news)) == 0
+    assert values_of(plain._replace(prompt=full, scores=run_of(range(1), 2))) == 9

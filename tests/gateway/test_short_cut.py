@@ -66,6 +66,23 @@ async def test_all_but_the_first_token_and_the_end_go_straight_to_the_client(ser
     assert counts["completion_tokens"] == sum(len(ids_of_text(word)) for word in words)
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_whole_answer_is_collected_without_its_task(serve: ServeGateway, path: str) -> None:
+    """It is woken for the first token and the end of each choice; its counts are those of all tokens."""
+    gateway = await serve(scripted())
+    asked = asyncio.create_task(gateway.post(path, body_for(path, n=2)))
+    await wait_until(lambda: bool(gateway.dispatcher.streams), "the request is accepted")
+    for index, stream in enumerate(gateway.dispatcher.streams):
+        for item in (*[tokens(f" {index}") for _ in range(5)], END):
+            await wait_until(lambda stream=stream: stream.is_awaited, "the answer's task waits")  # type: ignore[misc]
+            stream.put(item)
+    reply = (await asked).json
+    texts = [choice["message"]["content"] if "chat" in path else choice["text"] for choice in reply["choices"]]
+    assert texts == [" 0" * 5, " 1" * 5]
+    assert reply["usage"]["completion_tokens"] == 10 * len(ids_of_text(" 0"))
+    assert [stream.num_taken_at_once for stream in gateway.dispatcher.streams] == [4, 4]
+
+
 async def test_a_character_may_be_split_between_the_task_and_the_short_cut(serve: ServeGateway) -> None:
     """Both put the text together in the same place."""
     sample = "děľá 🌶️ 今天"
@@ -126,5 +143,5 @@ async def test_a_fault_in_one_answer_ends_that_answer_alone(
             answer.stream.put(RuntimeError("the stream ended"))  # as a stream does that was cancelled
             reply = await answer.read()
     assert reply.events[-1]["error"]["code"] == "internal_error"
-    assert "its text could not be written" in answer.stream.cancels
+    assert "its text could not be shown" in answer.stream.cancels
     assert any(isinstance(line.get("exc_info"), ValueError) for line in logs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -106,7 +105,7 @@ def test_log_probabilities_stay_beside_their_tokens_whatever_comes_twice(pieces:
     stream = setup.open()
     for position, length, driver_id in pieces:
         told = part(position, *range(position, position + length))
-        setup.streams.deliver(driver_id, [replace(told, scores=scores(position, position + length))])
+        setup.streams.deliver(driver_id, [told._replace(scores=scores(position, position + length))])
     setup.streams.deliver("g/w", [part(stream.next_position, finish="stop")])
     length = stream.next_position
 
@@ -124,11 +123,11 @@ def test_those_of_the_prompt_are_taken_once_and_in_order(pieces: list[tuple[int,
     known = 1
     for start, length in pieces:
         news = PromptNews(start=start, scores=scores(start, start + length))
-        setup.streams.deliver("g/w", [replace(part(0), prompt=news)])
+        setup.streams.deliver("g/w", [part(0)._replace(prompt=news)])
         known = max(known, start + length) if start <= known else known
     assert stream.prompt_logprobs == logprobs(1, known)
     setup.streams.deliver("g/w", [part(0, 1)])
-    setup.streams.deliver("h/w", [replace(part(0), prompt=PromptNews(start=known, scores=scores(known, known + 2)))])
+    setup.streams.deliver("h/w", [part(0)._replace(prompt=PromptNews(start=known, scores=scores(known, known + 2)))])
     assert stream.prompt_logprobs == logprobs(1, known), "after the first token they are whole"
 
 
@@ -137,7 +136,7 @@ async def test_log_probabilities_of_a_prompt_are_no_item_but_tell_who_runs_it() 
     setup = Setup()
     stream = setup.open()
     assert setup.streams.waiting() == (stream,)
-    setup.streams.deliver("g/w", [replace(part(0), prompt=PromptNews(start=1, scores=scores(1, 3)))])
+    setup.streams.deliver("g/w", [part(0)._replace(prompt=PromptNews(start=1, scores=scores(1, 3)))])
     assert (setup.streams.waiting(), setup.streams.driven_by("g")) == ((), (stream,))
     setup.streams.deliver("g/w", [part(0, 7)])
     assert await anext(stream) == Tokens(token_ids=(7,))
@@ -147,8 +146,8 @@ async def test_cached_tokens_are_those_of_whoever_gave_the_first_token() -> None
     """A preemption or another driver may find more of the prompt; its client's first token did not."""
     setup = Setup()
     stream = setup.open()
-    setup.streams.deliver("g/w", [replace(part(0, 1), prompt=PromptNews(cached_tokens=16))])
-    setup.streams.deliver("h/w", [replace(part(0, 1, 2), prompt=PromptNews(cached_tokens=32))])
+    setup.streams.deliver("g/w", [part(0, 1)._replace(prompt=PromptNews(cached_tokens=16))])
+    setup.streams.deliver("h/w", [part(0, 1, 2)._replace(prompt=PromptNews(cached_tokens=32))])
     assert stream.cached_tokens == 16
 
 
@@ -156,9 +155,9 @@ async def test_unread_log_probabilities_count_as_unread() -> None:
     """A slow reader that asked for twenty beside each token holds more memory sooner."""
     setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=6))
     stream = setup.open()
-    setup.streams.deliver("g/w", [replace(part(0, 1), scores=scores(0, 1))])
+    setup.streams.deliver("g/w", [part(0, 1)._replace(scores=scores(0, 1))])
     assert stream.is_open
-    setup.streams.deliver("g/w", [replace(part(1, 2), scores=scores(1, 2))])
+    setup.streams.deliver("g/w", [part(1, 2)._replace(scores=scores(1, 2))])
     assert (await read(stream)).error is Reason.SLOW_CLIENT
 
 

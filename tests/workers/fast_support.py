@@ -14,7 +14,7 @@ from tests.workers.tiny_models import EOS, VOCAB_SIZE, save_tiny_model
 from workers.batch import BlockTables
 from workers.fast.assemble import fast_model
 from workers.fast.forward import FastModel, FastPasses
-from workers.kv_cache import KVPool
+from workers.kv_cache import SPARE_BLOCKS, KVPool
 from workers.model import load_model
 from workers.slots import SlotState, Work
 from workers.weights import default_cache
@@ -96,7 +96,7 @@ class Bench:
     def break_numbers(self, slot: int) -> None:
         """Put NaN wherever keys and values of this sequence lie."""
         for matrix in [matrix for pair in self._pool.matrices for matrix in pair]:
-            matrix.view(self._pool.num_blocks + 1, -1)[self._tables[slot]] = float("nan")
+            matrix.view(self._pool.num_blocks + SPARE_BLOCKS, -1)[self._tables[slot]] = float("nan")
 
     def expected(self, work: Work) -> Tensor:
         return self.dense[work.state.slot][work.start + work.length - 1]
