@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator
 from enum import Enum, auto
 
 import structlog
-from aiohttp import HttpVersion10, web
+from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from gateway.api import API, Api
 from gateway.api_keys import ApiKeys
 from gateway.body_room import BodyRoom
 from gateway.class_table import ClassTable
-from gateway.connection import Connection, Crowd, GatewayRunner
+from gateway.connection import OFFERED_VERSION, SPOKEN, Connection, Crowd, GatewayRunner, sign
 from gateway.dispatch import Dispatcher
 from gateway.errors import Reason, Refused
 from gateway.http_errors import error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
 from gateway.metrics import NO_CLASS, Metrics
-from gateway.request_ids import ID_HEADER, ids_of
+from gateway.request_ids import ids_of
 from gateway.routes import HEALTH_PATHS, admin_routes, api_routes, description_route, metrics_route
 from gateway.tokenizer_pool import TokenizerPool
 
@@ -97,8 +97,8 @@ def make_runner(app: web.Application, settings: HttpSettings) -> web.AppRunner:
 async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors of the routes that do not generate, and of those that do not exist, in our shape."""
     try:
-        if request.version < HttpVersion10:
-            raise Refused(Reason.INVALID_VALUE, "HTTP older than 1.0 is not spoken here.")
+        if request[OFFERED_VERSION] not in SPOKEN:
+            return _other_http()
         return await handler(request)
     except Refused as refused:
         return error_response(refused)
@@ -122,6 +122,11 @@ async def _turn_away_spare(request: web.Request, handler: Handler) -> web.Stream
     return response
 
 
+def _other_http() -> web.Response:
+    response = error_response(Refused(Reason.HTTP_VERSION, "HTTP/1.1 and HTTP/1.0 are spoken here, no others."))
+    response.force_close()  # what follows may be framed otherwise
+    return response
+
+
 async def _name_response(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers[ID_HEADER] = ids_of(request).shown
-    response.headers["Server"] = "sluicegate"  # not which library of which version
+    sign(request, response)

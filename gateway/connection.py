@@ -14,20 +14,27 @@ ones are taken as well, a connection is dropped as it comes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import ERROR
 
 from gateway.errors import Reason, Refused
-from gateway.http_errors import bare_answer, error_response, http_exception_response, internal_error
+from gateway.http_errors import SERVER, bare_answer, error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
 from gateway.peers import find_dead_peers, has_hung_up
 from gateway.request_ids import ID_HEADER, ids_of
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+SPOKEN = (HttpVersion10, HttpVersion11)
+OFFERED_VERSION = web.RequestKey("offered_version", HttpVersion)
+"""The version in a request's first line; ``request.version`` is the one of its answer."""
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
@@ -109,7 +116,7 @@ class Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; it cannot become an error")
         response = error_response(refused)
-        response.headers[ID_HEADER] = ids_of(request).shown
+        sign(request, response)
         response.force_close()
         return response
 
@@ -119,7 +126,7 @@ class Connection(web.RequestHandler):
         """An unknown ``Expect`` is answered by aiohttp before any middleware runs; it gets our shape here."""
         if isinstance(resp, web.HTTPException):
             resp = http_exception_response(resp)
-            resp.headers[ID_HEADER] = ids_of(request).shown
+            sign(request, resp)
         self._check_progress(None)
         try:
             return await super().finish_response(request, resp, start_time)
@@ -195,13 +202,34 @@ class Connection(web.RequestHandler):
         self.force_close()
 
 
+def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """The headers of every answer."""
+    response.headers[ID_HEADER] = ids_of(request).shown
+    response.headers[hdrs.SERVER] = SERVER
+
+
+def _answering_in_ours(make_request: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """``make_request`` for requests that are answered in a version which is spoken here.
+
+    aiohttp answers in the request's own, whatever that is, and in HTTP/1.0 where no request could be read.
+    """
+
+    def make(message: RawRequestMessage, *others: Any) -> web.BaseRequest:
+        is_ours = message is not ERROR and message.version in SPOKEN
+        request = make_request(message if is_ours else message._replace(version=HttpVersion11), *others)
+        request[OFFERED_VERSION] = message.version
+        return request
+
+    return make
+
+
 class _Server(web.Server):
     """Makes our connections."""
 
     def __init__(self, inner: web.Server, settings: HttpSettings, crowd: Crowd) -> None:
         super().__init__(
             inner.request_handler,
-            request_factory=inner.request_factory,
+            request_factory=_answering_in_ours(inner.request_factory),
             handler_cancellation=True,  # a client that leaves cancels its handler, wherever that waits
         )
         self._settings = settings

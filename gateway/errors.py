@@ -34,6 +34,7 @@ class Reason(StrEnum):
     BODY_TOO_LARGE = "body_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     HEADERS_TOO_LARGE = "headers_too_large"
+    HTTP_VERSION = "http_version"
     WORKER_LOST = "worker_lost"
     SLOW_CLIENT = "slow_client"
     INTERNAL_ERROR = "internal_error"
@@ -80,6 +81,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.BODY_TOO_LARGE: Answer(status=413, error_type=_INVALID, retry=Retry.NO),
     Reason.UNSUPPORTED_MEDIA_TYPE: Answer(status=415, error_type=_INVALID, retry=Retry.NO),
     Reason.HEADERS_TOO_LARGE: Answer(status=431, error_type=_INVALID, retry=Retry.NO),
+    Reason.HTTP_VERSION: Answer(status=505, error_type=_INVALID, retry=Retry.NO),
     Reason.WORKER_LOST: Answer(status=500, error_type="server_error", retry=Retry.NO),
     Reason.SLOW_CLIENT: Answer(status=500, error_type="server_error", retry=Retry.NO),
     Reason.INTERNAL_ERROR: Answer(status=500, error_type="server_error", retry=Retry.NO),

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import math
 import random
+import uuid
+from email.utils import formatdate
 from http import HTTPStatus
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.errors import Reason, Refused, Retry
+from gateway.request_ids import ID_HEADER
+
+SERVER = "sluicegate"
+"""The header ``Server``: not which library of which version."""
 
 DEFAULT_RETRY_S = (1.0, 6.0)
 """Without a prediction, a client is told to wait some time in this range: not the same for all, so that those refused
@@ -64,11 +70,16 @@ def bare_answer(refused: Refused) -> bytes:
     """An error as the bytes of a whole HTTP answer, for a connection that has no request yet. It closes."""
     body = error_body(refused)
     status = HTTPStatus(refused.answer.status)
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\nx-sluicegate-reason: {refused.reason}\r\n\r\n"
-    )
-    return head.encode() + body
+    headers = {
+        **error_response(refused).headers,
+        hdrs.CONTENT_LENGTH: str(len(body)),
+        hdrs.CONNECTION: "close",
+        hdrs.DATE: formatdate(usegmt=True),
+        hdrs.SERVER: SERVER,
+        ID_HEADER: uuid.uuid4().hex,
+    }
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def http_exception_response(error: web.HTTPException) -> web.Response:

@@ -16,6 +16,7 @@ from gateway.errors import Reason
 OF_ANY_REQUEST = (
     Reason.INVALID_VALUE,
     Reason.HEADERS_TOO_LARGE,
+    Reason.HTTP_VERSION,
     Reason.TOO_MANY_CONNECTIONS,
     Reason.INTERNAL_ERROR,
 )

@@ -75,11 +75,20 @@ async def test_malformed_http_gets_an_error_body_and_the_connection_closes(gatew
     """H03: whatever follows on such a connection is nobody's request, so it is never run."""
     with capture_logs() as logs:
         answer = await exchange(gateway.port, data + GET.replace(b"/livez", b"/v1/models"))
-    assert answer.split(b"\r\n")[0].split(b" ", 1)[1] == b"400 Bad Request"
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert answer.count(b"HTTP/") == 1
     assert error_code(answer) == "invalid_value"
     assert re.search(rb"\r\nx-request-id: [0-9a-f]{32}\r\n", answer)
+    assert b"\r\nServer: sluicegate\r\n" in answer
     assert all("exc_info" not in line for line in logs)
+
+
+@pytest.mark.parametrize("data", [b"GET /livez\r\n\r\n", head(b"GET /livez HTTP/2.0")], ids=["HTTP/0.9", "HTTP/2.0"])
+async def test_another_version_of_http_is_refused_in_ours(gateway: Gateway, data: bytes) -> None:
+    """An answer that claims a version which nobody speaks here would be a lie; the connection closes."""
+    answer = await exchange(gateway.port, data)
+    assert answer.startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+    assert error_code(answer) == "http_version"
 
 
 ODD = {
@@ -132,7 +141,8 @@ async def test_head_answers_like_get_without_a_body(gateway: Gateway) -> None:
 async def test_heads_with_a_part_over_the_limit_are_a_431(gateway: Gateway, data: bytes) -> None:
     """Headers are memory before any key was checked."""
     answer = await exchange(gateway.port, data)
-    assert b" 431 " in answer.split(b"\r\n")[0]
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert b"\r\nServer: sluicegate\r\n" in answer
     assert error_code(answer) == "headers_too_large"
 
 
@@ -144,6 +154,8 @@ async def test_a_head_that_is_too_large_as_a_whole_is_a_431(gateway: Gateway) ->
         answer = await reader.readuntil(b"}}")
     assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
     assert error_code(answer) == "headers_too_large"
+    for header in (b"Server: sluicegate", b"x-should-retry: false", b"x-request-id: ", b"Connection: close", b"Date: "):
+        assert b"\r\n" + header in answer
 
 
 @pytest.mark.parametrize("data", [b"", b"POST /v1/completions HTTP/1.1\r\nHost:"])
