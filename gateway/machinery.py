@@ -166,7 +166,8 @@ class Machinery:
         if len(request.sequences) > most:
             raise Refused(
                 Reason.INVALID_VALUE,
-                f"A request may ask for {most} sequences in all (prompts times 'n'), not {len(request.sequences)}.",
+                f"Prompts times 'n' make {len(request.sequences)} sequences; here a request may ask for at most {most},"
+                f" as many as the queue may hold (--queue-requests), one at least and {MAX_GROUP} at most.",
                 param="n" if any(sequence.sampling.choice > 0 for sequence in request.sequences) else "prompt",
             )
         num_logprobs = sum(_num_prompt_logprobs(sequence) for sequence in request.sequences)

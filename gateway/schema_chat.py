@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.chat_template import OWN_NAMES, Rendering, Turn
@@ -30,6 +30,14 @@ class TextPart(StrictModel):
 
     type: Literal["text"]
     text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_a_part_of_another_type(cls, value: object) -> object:
+        """Rather than the fields that it has instead of ``text``."""
+        if isinstance(value, dict) and isinstance(kind := value.get("type"), str) and kind != "text":
+            raise PydanticCustomError("no_text", "should be a text part: no others (images, audio, files) are served")
+        return value
 
 
 def _content_kind(value: object) -> str | None:

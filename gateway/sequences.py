@@ -91,8 +91,7 @@ def _output_bound(body: GenerationBody, card: ModelCard, prompt_tokens: int, par
     limit = "min_tokens" if body.output_limit is None else "max_tokens"
     wanted = max(1, (body.min_tokens if body.output_limit is None else body.output_limit) or 0)
     if wanted > room:
-        message = (
-            f"The context has {card.context_length} tokens; the prompt has {prompt_tokens}, and {wanted} are to come."
-        )
+        to_come = "one is made to score it" if body.output_limit == 0 else f"{wanted} are to come"
+        message = f"The context has {card.context_length} tokens; the prompt has {prompt_tokens}, and {to_come}."
         raise Refused(Reason.CONTEXT_LENGTH_EXCEEDED, message, param=param if room < 1 else limit)
     return room if body.output_limit is None else wanted

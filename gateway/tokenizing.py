@@ -10,6 +10,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from gateway.api import API, Api
+from gateway.errors import Reason, Refused
 from gateway.json_body import read_object
 from gateway.schema import invalid
 from gateway.schema_tokenize import DetokenizeRequest, TokenizeMessagesRequest, TokenizePromptRequest
@@ -55,7 +56,10 @@ async def _admitted(request: web.Request) -> AsyncIterator[tuple[Api, dict[str, 
 
 
 def _parse(fields: dict[str, Any]) -> TokenizeRequest:
-    if fields.get("messages") is not None:
+    is_chat = fields.get("messages") is not None
+    if is_chat == (fields.get("prompt") is not None):
+        raise Refused(Reason.INVALID_VALUE, "Give either 'prompt' or 'messages'.", param="prompt")
+    if is_chat:
         return TokenizeMessagesRequest.parse(fields)
     return TokenizePromptRequest.parse(fields)
 

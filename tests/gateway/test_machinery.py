@@ -122,6 +122,7 @@ async def test_a_request_that_could_never_wait_is_not_valid(
         with pytest.raises(Refused) as refused:
             await gateway.submit_all(*wanted)
         assert (refused.value.reason, refused.value.param) == (Reason.INVALID_VALUE, param)
+        assert f"at most {max(1, min(bound, MAX_GROUP))}, as many as the queue may hold" in refused.value.message
         assert len(gateway.assembly.streams) == 0
     await worker.kill()
 

@@ -68,7 +68,7 @@ from tests.gateway.bodies import COMPLETION, chat, completion, refused_param
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": 5}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls"),
     ],
 )
@@ -95,6 +95,23 @@ def test_what_would_change_the_answer_is_refused_by_name(param: str, field: Fiel
         body(**{param: harmless})
     if value not in accepted:
         assert refused_param(body, **{param: value}) == param
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file"},
+    ],
+)
+def test_a_part_that_is_no_text_is_named_as_such(part: dict[str, object]) -> None:
+    """Its own fields are known parameters to whoever sends it."""
+    with pytest.raises(
+        Refused, match=r"should be a text part: no others \(images, audio, files\) are served"
+    ) as refused:
+        chat(messages=[{"role": "user", "content": [{"type": "text", "text": "What is this?"}, part]}])
+    assert refused.value.param == "messages[0].content[1]"
 
 
 def test_true_is_not_one() -> None:

@@ -47,6 +47,12 @@ def test_what_a_worker_would_fail_on_is_refused(fields: dict[str, object], ids: 
         assert refused.value.param == name
 
 
+def test_a_prompt_that_is_only_scored_needs_room_for_one_token() -> None:
+    """That is said as it is: the client asked for none."""
+    with pytest.raises(Refused, match="the prompt has 10, and one is made to score it"):
+        sequences_of(completion(max_tokens=0, echo=True), (Prompt(ids=(5,) * 10),), CARD, "prompt")
+
+
 def test_an_eos_is_run_past_where_one_token_is_wanted_for_its_number() -> None:
     """Only there: longer outputs end where the model ends them."""
     for body, runs_past in (

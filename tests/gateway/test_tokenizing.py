@@ -56,6 +56,15 @@ async def test_half_a_character_comes_back_as_a_replacement(gateway: Gateway) ->
     assert (await gateway.post("/detokenize", {"model": MODEL, "tokens": tokens})).json == {"prompt": "\ufffd"}
 
 
+@pytest.mark.parametrize("fields", [{}, {"prompt": "a", "messages": MESSAGES}])
+async def test_both_or_neither_of_prompt_and_messages_are_refused_by_the_choice(
+    gateway: Gateway, fields: dict[str, object]
+) -> None:
+    """Either is a known parameter."""
+    reply = await gateway.post("/tokenize", {"model": MODEL} | fields)
+    assert reply.error["message"] == "Give either 'prompt' or 'messages'."
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
