@@ -14,6 +14,8 @@ import structlog
 
 CLEAR_LINE = "\r\x1b[K"
 PLAIN_PROGRESS_EVERY_S = 10.0
+COMPLAINTS = ("error", "critical")
+"""Levels of records that tell of a failure."""
 
 
 class Console:
@@ -86,7 +88,9 @@ def parse_record(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and "event" in record else None
 
 
-def sentence_of(line: str) -> str:
-    """What ``line`` says, without its structure."""
+def complaint_of(line: str) -> str:
+    """The sentence by which ``line`` may explain an end; empty when it is a record of something in order."""
     record = parse_record(line)
-    return line if record is None else str(record["event"])
+    if record is None:
+        return line
+    return str(record["event"]) if record.get("level") in COMPLAINTS else ""

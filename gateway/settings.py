@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import CliImplicitFlag, NoDecode
@@ -34,6 +34,12 @@ def _wire_address(value: str) -> str:
 Address = Annotated[str, AfterValidator(_wire_address)]
 Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)]
 Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], NoDecode, BeforeValidator(_split)]
+
+
+if TYPE_CHECKING:
+    Order = WaitingOrderName
+else:
+    Order = Literal[tuple(WaitingOrderName)]  # of an enum `--help` shows the names, and not what is written
 
 
 def _host_and_port(value: str) -> str:
@@ -90,7 +96,7 @@ class ServingSettings(CommandSettings):
     max_queue_delay_ms: int = Field(
         0, ge=0, le=60_000, description="only `request-dynamic`: how long the first of a smaller batch waits for others"
     )
-    waiting_order: WaitingOrderName | None = Field(
+    waiting_order: Order | None = Field(
         None,
         description="order of the waiting queue, the same in all gateways: "
         f"{', '.join(WaitingOrderName)} (if not given: the preset's)",
@@ -104,7 +110,10 @@ class ServingSettings(CommandSettings):
         None, description="TOML file with the API keys (if not given: everybody may ask); SIGHUP reads it again"
     )
     queue_requests: int = Field(
-        256, ge=0, description="requests that may wait in the whole cluster; beyond it clients get 429. 0: none waits"
+        256,
+        ge=0,
+        description="requests that may wait in the whole cluster; beyond it clients get 429. 0: none waits. Each choice"
+        " of each prompt is one, so a request may have no more of them than this (or one)",
     )
     queue_tokens: int = Field(
         1_000_000, ge=0, description="prompt and expected output tokens that may wait in the whole cluster"

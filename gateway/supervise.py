@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from gateway.console import sentence_of
+from gateway.console import complaint_of
 from gateway.process import CannotStart
 
 FIRST_PAUSE_S = 0.5
@@ -97,7 +97,7 @@ class Service:
             return 0.0
         code = await self._child.wait()
         if not self._stopping.is_set():
-            reason = sentence_of(self._child.last_line)
+            reason = complaint_of(self._child.last_line)
             self._report_end(f"{self.name} ended ({describe_exit(code)})" + (f": {reason}" if reason else ""))
         return clock() - started_s
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from gateway.console import CLEAR_LINE, Console, sentence_of
+from gateway.console import CLEAR_LINE, Console, complaint_of
 
 
 class Terminal(io.StringIO):
@@ -67,8 +67,9 @@ def test_elsewhere_records_pass_through_untouched_and_plain_lines_get_a_name() -
     assert err.getvalue().splitlines() == [record, "worker 0 | Segmentation fault", "worker 0 | {not json"]
 
 
-def test_the_sentence_of_a_record_is_its_event() -> None:
-    """An error message shows what was said, not how it was wrapped."""
-    assert sentence_of('{"event": "no such model"}') == "no such model"
-    assert sentence_of("no such model") == "no such model"
-    assert sentence_of('{"level": "info"}') == '{"level": "info"}'
+def test_a_complaint_is_a_plain_line_or_the_event_of_a_failure() -> None:
+    """An error message shows what was said, not how it was wrapped, and nothing that was in order."""
+    assert complaint_of('{"event": "no such model", "level": "error"}') == "no such model"
+    assert complaint_of('{"event": "no memory", "level": "critical"}') == "no memory"
+    assert complaint_of("no such model") == "no such model"
+    assert complaint_of('{"event": "driver_connected", "level": "info"}') == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from admission.standing import WaitingOrderName
 from gateway.settings import GatewaySettings, UpSettings
 from gateway.settings_sources import BadSettings, CommandSettings, environment_without_settings
 
@@ -142,6 +143,13 @@ def test_an_unknown_waiting_order_is_refused_with_the_known_ones() -> None:
     assert line.startswith("--waiting-order: ")
     assert "least-served" in line
     assert GatewaySettings.load(["--waiting-order", "edf"]).waiting_order == "edf"
+
+
+def test_help_shows_values_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who copies the name of an enum's member instead is refused."""
+    with pytest.raises(SystemExit):
+        UpSettings.load(["--help"])
+    assert f"--waiting-order {{{','.join(WaitingOrderName)}}}" in capsys.readouterr().out
 
 
 def test_batch_sizes_are_whole_numbers_above_zero() -> None:

@@ -58,6 +58,18 @@ async def test_an_end_before_everything_is_up_tells_why() -> None:
         await run
 
 
+async def test_what_was_in_order_is_no_reason_for_an_end() -> None:
+    """A worker that is killed has nothing to say; its last event has nothing to do with it."""
+    nursery = Nursery('{"event": "driver_connected", "level": "info"}')
+    run = asyncio.create_task(Service("worker 0", nursery.start).run())
+    await wait_until(lambda: len(nursery.children) == 1, "the child runs")
+
+    nursery.children[0].end(-9)
+
+    with pytest.raises(StartFailed, match=r"^worker 0 ended \(killed by signal 9\)$"):
+        await run
+
+
 async def test_a_program_that_cannot_be_started_tells_why() -> None:
     """The same for a binary that is missing."""
 
