@@ -73,7 +73,7 @@ class LedgerMismatch(ReportError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _InFlight:
+class PlanInFlight:
     """A plan on the worker: whose last token it emits, how far it computes those that it prefills, and how many blocks
 
     are in use once it is applied.
@@ -98,7 +98,7 @@ class Scheduler:
         self._preset = preset
         self._progress = progress
         self._outbox = Outbox()
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[PlanInFlight] = deque()
         self._build(first_step=0, first_number=0)
 
     def _build(self, *, first_step: int, first_number: int) -> None:
@@ -238,7 +238,7 @@ class Scheduler:
         if built is None:
             return None
         self._in_flight.append(
-            _InFlight(
+            PlanInFlight(
                 step=built.plan.step,
                 finals=built.finals,
                 fills=built.fills,
@@ -281,7 +281,7 @@ class Scheduler:
                 self._roster.end(sequence, EndReason.LENGTH)
         self._roster.report(report.step)
 
-    def _check_report(self, report: Reported) -> _InFlight:
+    def _check_report(self, report: Reported) -> PlanInFlight:
         if not self._in_flight or self._in_flight[0].step != report.step:
             raise UnexpectedReport(f"plan {report.step} is not the oldest in flight")
         flight = self._in_flight[0]
