@@ -119,6 +119,19 @@ class Scheduler:
         self._planner = Planner(roster=self._roster, memory=self._memory, prefixes=prefixes, preset=self._preset)
 
     @property
+    def limits(self) -> Limits:
+        """Those in force."""
+        return self._limits
+
+    @property
+    def preset(self) -> Preset:
+        return self._preset
+
+    @property
+    def progress(self) -> Progress:
+        return self._progress
+
+    @property
     def slots_in_use(self) -> int:
         """Slots that are held, those included that come back with a report."""
         return self._roster.slots.in_use

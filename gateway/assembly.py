@@ -33,6 +33,7 @@ from gateway.metrics import Metrics
 from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
 from gateway.queues import Queues
+from gateway.recording import Recorder
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Streams
@@ -88,6 +89,7 @@ class Assembly:
         client: redis.asyncio.Redis,
         metrics: Metrics,
         clock: Clock = monotonic_us,
+        recorder: Recorder | None = None,
     ) -> None:
         self._options = options
         self.drivers = DriverSet()
@@ -142,7 +144,9 @@ class Assembly:
                 drivers=self.drivers,
                 view=self.view,
                 speeds=speeds,
-                driver_parts=DriverParts(relay=self.relay, acts=self.acts, metrics=metrics, clock=clock),
+                driver_parts=DriverParts(
+                    relay=self.relay, acts=self.acts, metrics=metrics, clock=clock, recorder=recorder
+                ),
                 schedule=self._schedule,
             ),
         )

@@ -24,11 +24,13 @@ from admission.redis_queue import RedisQueue
 from admission.scheduler import ReportError, Scheduler
 from gateway.claimer import Claimer
 from gateway.clock import Clock
+from gateway.driver_log import DriverLog
 from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
 from gateway.line_speed import LineSpeed
 from gateway.links import WorkerLink
 from gateway.metrics import Metrics
+from gateway.recording import Recorder
 from gateway.relay import Relay
 from gateway.sequence_book import SequenceBook
 from gateway.sequence_records import plan_message, spec_of
@@ -48,6 +50,7 @@ class DriverParts:
     acts: StoreActs
     metrics: Metrics
     clock: Clock
+    recorder: Recorder | None = None
 
 
 class _Phase(Enum):
@@ -70,11 +73,13 @@ class Driver:
         queue: RedisQueue,
         speed: LineSpeed,
         parts: DriverParts,
+        log: DriverLog | None = None,
     ) -> None:
         self.driver_id = driver_id
         self._link = link
         self._scheduler = scheduler
         self._speed = speed
+        self._log = log
         self._metrics = parts.metrics
         self._clock = parts.clock
         self._book = SequenceBook(
@@ -108,6 +113,8 @@ class Driver:
             self._gauges.set(slots=0, kv_blocks=0)
             if self._timer is not None:
                 self._timer.cancel()
+            if self._log is not None:
+                self._log.close()
 
     def stop(self) -> None:
         """Claim nothing more; ``run`` returns when what runs has ended."""
@@ -152,6 +159,8 @@ class Driver:
     def _take_report(self, report: ReportMessage) -> None:
         """Its tokens leave after the next plan has: the worker waits for nobody."""
         finished = _finishes(report)
+        if self._log is not None:
+            self._log.executed(report)
         self._book.take_report(report, finished)
         self._events.append(
             Reported(
@@ -209,10 +218,15 @@ class Driver:
         self._gauges.set(slots=slots, kv_blocks=self._scheduler.kv_blocks_in_use)
 
     def _step(self, events: Sequence[Event]) -> Step:
+        now_us = self._clock()
+        if self._log is not None:
+            self._log.before_step()
         try:
-            step = self._scheduler.step(events, self._clock())
+            step = self._scheduler.step(events, now_us)
         except ReportError as error:
             raise LinkLost(f"{self.driver_id} sent a wrong report: {error}") from None
+        if self._log is not None:
+            self._log.stepped(now_us, events, step)
         for ended in step.ended:
             self._book.end(ended.sequence_id, ended.reason)
         if step.paused:

@@ -39,6 +39,8 @@ _DECISIONS = (
     "queue_bytes",
     "drain_s",
     "max_moves",
+    "record",
+    "record_mib",
     "max_body_bytes",
     "host",
 )

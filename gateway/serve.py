@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -27,9 +28,11 @@ from gateway.app import MetricsAt, build_admin_app, build_app, make_runner
 from gateway.assembly import Assembly, AssemblyOptions
 from gateway.class_file import read_classes
 from gateway.class_table import ClassTable
+from gateway.clock import monotonic_us
 from gateway.http_settings import HttpSettings
 from gateway.key_file import read_keys
 from gateway.metrics import Metrics
+from gateway.recording import RecordBounds, Recorder
 from gateway.settings import GatewaySettings
 from gateway.tasks import run_beside
 
@@ -45,7 +48,8 @@ async def serve(settings: GatewaySettings) -> None:
         await _check_store(client)
         classes, keys = _read_files(settings)
         metrics = Metrics(CollectorRegistry())
-        assembly = Assembly(_options(settings, classes), client=client, metrics=metrics)
+        recorder = _recorder(settings)
+        assembly = Assembly(_options(settings, classes), client=client, metrics=metrics, recorder=recorder)
         http = HttpSettings(max_body_bytes=settings.max_body_bytes)
         app = build_app(
             dispatcher=assembly.machinery,
@@ -57,7 +61,11 @@ async def serve(settings: GatewaySettings) -> None:
         )
         async with _admin_site(settings.admin, metrics, http):
             with _stop_signals() as stop, _reloaded_by_signal(keys):
-                await _run(settings, assembly, make_runner(app, http), stop)
+                try:
+                    await _run(settings, assembly, make_runner(app, http), stop)
+                finally:
+                    if recorder is not None:
+                        recorder.close()
     finally:
         await client.aclose()
 
@@ -161,6 +169,23 @@ def _read_files(settings: GatewaySettings) -> tuple[ClassTable, ApiKeys]:
         return classes, ApiKeys() if path is None else ApiKeys(partial(read_keys, path, classes))
     except ValueError as error:  # a file has changed since the settings were checked
         raise SystemExit(f"sluicegate gateway: {error}") from None
+
+
+def _recorder(settings: GatewaySettings) -> Recorder | None:
+    if settings.record is None:
+        return None
+    bounds = RecordBounds(total_bytes=settings.record_mib * 1024 * 1024)
+    started = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    try:
+        recorder = Recorder(
+            settings.record, gateway_id=settings.gateway_id, started=started, clock=monotonic_us, bounds=bounds
+        )
+    except OSError as error:
+        raise SystemExit(
+            f"sluicegate gateway: --record {settings.record}: {error.strerror}: {error.filename}"
+        ) from None
+    _log.info("recording", folder=str(settings.record))
+    return recorder
 
 
 def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:

@@ -126,6 +126,14 @@ class ServingSettings(CommandSettings):
         description="how often a request goes on elsewhere when what ran it is lost; one that kills workers takes"
         " one more than that with it",
     )
+    record: Path | None = Field(
+        None,
+        description="folder for the log of every decision, which `replay`, `explain` and `trace` read"
+        " (if not given: nothing is recorded)",
+    )
+    record_mib: int = Field(
+        1024, ge=64, description="MiB that the logs of one gateway may take; beyond it its oldest are deleted"
+    )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
     )

@@ -12,6 +12,7 @@ scheduler sees none, and of a request the door writes lengths and names of its o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from admission.classes import PriorityClass
 from admission.events import Event, Step
@@ -21,15 +22,21 @@ from admission.queue import Offered, QueueBounds
 from admission.standing import Standing, WaitingOrderName
 
 
+class TimeUnit(StrEnum):
+    """What ``now_us`` counts: microseconds, or the iterations of a scenario, which knows no other time."""
+
+    MICROSECONDS = "us"
+    ITERATIONS = "iterations"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """The first record of a driver's segment. ``state`` is its scheduler before the next step (``snapshot``).
 
-    ``segment`` counts from 0; ``software`` is the version that wrote it. ``is_whole`` is false when steps between this
-    segment and the one before were not recorded, as the disk did not keep up.
+    ``segment`` counts from 0. ``is_whole`` is false when steps between this segment and the one before were not
+    recorded, as the disk did not keep up.
     """
 
-    software: str
     gateway_id: str
     driver_id: str
     model: str
@@ -42,6 +49,7 @@ class Opened:
     limits: Limits
     context_length: int | None
     state: bytes
+    unit: TimeUnit = TimeUnit.MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,6 @@ class Executed:
 class DoorOpened:
     """The first record of a door's segment."""
 
-    software: str
     gateway_id: str
     segment: int
     is_whole: bool
@@ -77,6 +84,7 @@ class DoorOpened:
     classes: tuple[PriorityClass, ...]
     bounds: QueueBounds
     waiting_order: WaitingOrderName
+    unit: TimeUnit = TimeUnit.MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,6 @@ class Recording:
 
     def _opened(self, *, is_whole: bool) -> Opened:
         return Opened(
-            software="0.1.0",
             gateway_id="g0",
             driver_id="g0/w0/1",
             model="tiny",
