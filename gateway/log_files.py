@@ -34,12 +34,12 @@ class Logs:
 
 def read_logs(paths: Iterable[Path]) -> Logs:
     """Read files, and the logs in folders. Raises ``BadLog``."""
-    drivers: dict[str, list[Segment]] = {}
-    doors: dict[str, list[Segment]] = {}
+    drivers: dict[Path, list[Segment]] = {}
+    doors: dict[Path, list[Segment]] = {}
     for path in _files(paths):
         segment = read_segment(path)
         group = drivers if isinstance(segment.entries[0], Opened) else doors
-        group.setdefault(_log_name(path), []).append(segment)
+        group.setdefault(_log_of(path), []).append(segment)
     return Logs(drivers=_in_order(drivers), doors=_in_order(doors))
 
 
@@ -73,12 +73,12 @@ def _files(paths: Iterable[Path]) -> Sequence[Path]:
     return tuple(found)
 
 
-def _log_name(path: Path) -> str:
-    """The name without the number of the segment."""
-    return path.name.removesuffix(SUFFIX).rpartition(".")[0] or path.name
+def _log_of(path: Path) -> Path:
+    """The path without the number of the segment."""
+    return path.with_name(path.name.removesuffix(SUFFIX).rpartition(".")[0] or path.name)
 
 
-def _in_order(logs: dict[str, list[Segment]]) -> tuple[tuple[Segment, ...], ...]:
+def _in_order(logs: dict[Path, list[Segment]]) -> tuple[tuple[Segment, ...], ...]:
     return tuple([tuple(sorted(logs[name], key=_number)) for name in sorted(logs)])
 
 
