@@ -145,6 +145,15 @@ class Scheduler:
         """Whether block hashes of prompts are of any use."""
         return self._preset.prefix_reuse is not PrefixReuse.NONE
 
+    @property
+    def num_claimed(self) -> int:
+        """Sequences that were handed over and have not started, or not again."""
+        return len(self._roster.claimed)
+
+    def held(self) -> tuple[tuple[int, SequenceSpec], ...]:
+        """Every slot that is held, and by which sequence: those that drain included."""
+        return tuple([(slot, sequence.spec) for slot, sequence in self._roster.slots.holders()])
+
     def running_ids(self) -> tuple[str, ...]:
         """The running batch, in the order in which its sequences started."""
         return tuple(sequence.spec.sequence_id for sequence in self._roster.batch)

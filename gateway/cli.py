@@ -22,6 +22,7 @@ usage: sluicegate COMMAND [--flag VALUE ...]
   worker     one worker alone: one model, executing the plans of a gateway
   simulate   run the scheduler on a scenario or an arrival trace and tell what it would have done
   replay     check that recorded events give the recorded plans again
+  explain    tell what happened to one request, from recorded logs
 
 `sluicegate COMMAND --help` explains a command's settings: flags, SLUICEGATE_* variables or a TOML file (--config).
 """
@@ -92,6 +93,12 @@ def _replay(argv: Sequence[str]) -> int:
     return replay_main(argv)
 
 
+def _explain(argv: Sequence[str]) -> int:
+    from gateway.explain_command import explain_main  # noqa: PLC0415 (only this command needs it)
+
+    return explain_main(argv)
+
+
 def _refuse(command: str, lines: Sequence[str]) -> int:
     for line in lines:
         sys.stderr.write(f"sluicegate {command}: {line}\n")
@@ -104,4 +111,5 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "worker": _worker,
     "simulate": _simulate,
     "replay": _replay,
+    "explain": _explain,
 }
