@@ -34,9 +34,9 @@ def simulate(scenario: Scenario, preset: Preset, log: SimulationLog | None = Non
         if run.is_over():
             termination = Termination.ALL_TERMINAL
             break
-    if log is not None:
-        log.close(len(run.trace))
-    return Outcome(termination=termination, policy=scenario.policy, trace=tuple(run.trace), requests=run.summaries())
+    outcome = Outcome(termination=termination, policy=scenario.policy, trace=tuple(run.trace), requests=run.summaries())
+    run.close()
+    return outcome
 
 
 class _Run:
@@ -79,6 +79,13 @@ class _Run:
         row.queue = [spec.sequence_id for spec in self._queue]
         row.active = list(self._scheduler.running_ids())
         self.trace.append(row)
+
+    def close(self) -> None:
+        """End the log with the step that takes in the last report."""
+        if self._log is not None:
+            now = len(self.trace)
+            self._log.stepped(now, self._scheduler.step((), now))
+            self._log.close(now)
 
     def summaries(self) -> dict[str, RequestSummary]:
         for sequence_id in self._scheduler.running_ids():

@@ -94,6 +94,7 @@ class TraceRun:
                 self._batch.apply(step.plan, self.records, self._row.iteration)
                 self._tell(Reported(step=step.plan.step))
         if self._log is not None:
+            self._step()  # takes in the last report
             self._log.close(self._now_us)
 
     def _step(self) -> Step:

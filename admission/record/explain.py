@@ -210,7 +210,7 @@ class _LifeTeller:
     def sentences(self) -> list[Sentence]:
         life = self._life
         told = [
-            *[self._claim(claim) for claim in life.claims],
+            *[self._claim(claim) for claim in life.claims if claim.held_by is not None],
             *[self._begin(begin, is_first=number == 0) for number, begin in enumerate(life.begins)],
             *[self._run(run) for run in life.runs],
             *[self._pause(pause) for pause in life.pauses],
@@ -223,7 +223,7 @@ class _LifeTeller:
         return told
 
     def _claim(self, claim: Claim) -> Sentence:
-        text = "was given to the driver"
+        text = "was given to a driver"
         match claim.held_by:
             case Hold.SLOTS:
                 text += f", where all {self._story.max_slots} slots were taken"
