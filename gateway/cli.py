@@ -23,6 +23,7 @@ usage: sluicegate COMMAND [--flag VALUE ...]
   simulate   run the scheduler on a scenario or an arrival trace and tell what it would have done
   replay     check that recorded events give the recorded plans again
   explain    tell what happened to one request, from recorded logs
+  trace      draw what was recorded, as a page or for Perfetto
 
 `sluicegate COMMAND --help` explains a command's settings: flags, SLUICEGATE_* variables or a TOML file (--config).
 """
@@ -99,6 +100,12 @@ def _explain(argv: Sequence[str]) -> int:
     return explain_main(argv)
 
 
+def _trace(argv: Sequence[str]) -> int:
+    from gateway.trace_command import trace_main  # noqa: PLC0415 (only this command needs it)
+
+    return trace_main(argv)
+
+
 def _refuse(command: str, lines: Sequence[str]) -> int:
     for line in lines:
         sys.stderr.write(f"sluicegate {command}: {line}\n")
@@ -112,4 +119,5 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "simulate": _simulate,
     "replay": _replay,
     "explain": _explain,
+    "trace": _trace,
 }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from admission.events import EndReason, PauseReason
 from admission.queue import Offered
+from admission.record.clocks import Clocks
 from admission.record.entries import Answered, LogEntry, OfferMade, Withdrew
 from admission.record.story import Begin, Claim, Hold, Life, Part, Pause, Run, Story
-from admission.record.waiting import QueueMoment, WaitingLine, merge
+from admission.record.waiting import QueueMoment, queues
 
 MOST_NAMES = 3
 """Of others that are named in a sentence; the rest are counted."""
@@ -56,25 +58,83 @@ class UnknownRequest(Exception):
     """No log knows it."""
 
 
-def explain(request_id: str, doors: Sequence[Iterable[LogEntry]], stories: Sequence[Story]) -> tuple[Explanation, ...]:
-    """Every sequence of the request (or the sequence of that id). Raises ``UnknownRequest``."""
-    known = [list(door) for door in doors]
-    names = _Names(known)
-    moments = _moments(known)
-    answers = [
-        entry for door in known for entry in door if isinstance(entry, Answered) and entry.request_id == request_id
-    ]
-    sequence_ids = names.sequences_of(request_id) or [
-        name for name in [request_id] if any(name in story.lives for story in stories)
-    ]
-    if not sequence_ids and not answers:
-        raise UnknownRequest(request_id)
-    told = [_of_sequence(sequence_id, moments, stories, names) for sequence_id in sequence_ids]
-    ends = tuple([_answered(answer) for answer in answers])
-    if not told:
-        return (Explanation(sequence_id="", about=_about_answer(answers[0]), sentences=ends),)
-    last = told[-1]
-    return (*told[:-1], Explanation(sequence_id=last.sequence_id, about=last.about, sentences=(*last.sentences, *ends)))
+class Explainer:
+    """Knows all logs of a cluster: the doors' records and the drivers' stories, on one clock."""
+
+    def __init__(self, doors: Sequence[Sequence[LogEntry]], stories: Sequence[Story], clocks: Clocks) -> None:
+        self._stories = stories
+        self._names = _Names(doors)
+        self._told: defaultdict[str, list[Sentence]] = defaultdict(list)  # by sequence: what the queue did
+        self._answers: defaultdict[str, list[Sentence]] = defaultdict(list)  # by request
+        self._about_answers: dict[str, str] = {}
+        offsets = {id(entry): clocks.offset_us(door) for door in doors for entry in door}
+        for queue in queues(doors):
+            for moment in queue:
+                self._tell(moment, offsets[id(moment.act)])
+        for door in doors:
+            for entry in door:
+                if isinstance(entry, Answered):
+                    self._answers[entry.request_id].append(_answered(entry, offsets[id(entry)]))
+                    self._about_answers[entry.request_id] = _about_answer(entry)
+
+    def request(self, request_id: str) -> tuple[Explanation, ...]:
+        """Every sequence of the request (or the sequence of that id). Raises ``UnknownRequest``."""
+        sequence_ids = self._names.sequences_of(request_id)
+        if not sequence_ids and self._is_known(request_id):
+            sequence_ids = [request_id]
+        answers = tuple(self._answers.get(request_id, ()))
+        if not sequence_ids and not answers:
+            raise UnknownRequest(request_id)
+        if not sequence_ids:
+            return (Explanation(sequence_id="", about=self._about_answers[request_id], sentences=answers),)
+        *others, last = [self.sequence(sequence_id) for sequence_id in sequence_ids]
+        return (*others, replace(last, sentences=(*last.sentences, *answers)))
+
+    def sequence(self, sequence_id: str) -> Explanation:
+        """One sequence that ``sequence_ids`` has."""
+        sentences = list(self._told.get(sequence_id, ()))
+        for story in self._stories:
+            life = story.lives.get(sequence_id)
+            if life is not None:
+                sentences += _LifeTeller(life, story, self._names).sentences()
+        sentences.sort(key=lambda sentence: (sentence.at_us, _ORDER[sentence.kind]))
+        return Explanation(sequence_id=sequence_id, about=self._about(sequence_id), sentences=tuple(sentences))
+
+    def sequence_ids(self) -> tuple[str, ...]:
+        """All that any log knows, those that were offered first."""
+        lives = [sequence_id for story in self._stories for sequence_id in story.lives]
+        return tuple(dict.fromkeys([*self._names.offered(), *lives]))
+
+    def name_of(self, sequence_id: str) -> str:
+        """What its client calls it, as far as the doors tell."""
+        return self._names.of(sequence_id)
+
+    def class_of(self, sequence_id: str) -> str:
+        offer = self._names.offer(sequence_id)
+        if offer is not None:
+            return offer.class_name
+        return next(s.lives[sequence_id].spec.class_name for s in self._stories if sequence_id in s.lives)
+
+    def _is_known(self, sequence_id: str) -> bool:
+        return any(sequence_id in story.lives for story in self._stories)
+
+    def _tell(self, moment: QueueMoment, offset_us: int) -> None:
+        act, at_us = moment.act, moment.act.now_us + offset_us
+        if isinstance(act, OfferMade):
+            self._told[act.sequence_id].append(_offered(act, moment, self._names, at_us))
+            for shed in act.shed:
+                text = f"was shed: {self._names.with_class(act.sequence_id)} took its place in the queue"
+                self._told[shed].append(Sentence(at_us=at_us, kind=Kind.ENDED, text=text))
+        elif isinstance(act, Withdrew):
+            text = "was taken out of the queue"
+            self._told[act.sequence_id].append(Sentence(at_us=at_us, kind=Kind.WITHDRAWN, text=text))
+
+    def _about(self, sequence_id: str) -> str:
+        offer, name = self._names.offer(sequence_id), self._names.of(sequence_id)
+        if offer is not None:
+            return _about(name, offer.class_name, offer.prompt_tokens, offer.max_tokens)
+        spec = next(story.lives[sequence_id].spec for story in self._stories if sequence_id in story.lives)
+        return _about(name, spec.class_name, spec.prompt_tokens, spec.max_tokens)
 
 
 class _Names:
@@ -82,6 +142,12 @@ class _Names:
 
     def __init__(self, doors: Sequence[Sequence[LogEntry]]) -> None:
         self._offers = {entry.sequence_id: entry for door in doors for entry in door if isinstance(entry, OfferMade)}
+
+    def offered(self) -> list[str]:
+        return list(self._offers)
+
+    def offer(self, sequence_id: str) -> OfferMade | None:
+        return self._offers.get(sequence_id)
 
     def sequences_of(self, request_id: str) -> list[str]:
         return [name for name, offer in self._offers.items() if offer.request_id == request_id]
@@ -105,43 +171,6 @@ class _Names:
         elif left > 1:
             shown.append(f"{left} others")
         return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _moments(doors: Sequence[Sequence[LogEntry]]) -> list[QueueMoment]:
-    """The queues of all models, act by act; each is a line of its own."""
-    lines: dict[str, WaitingLine] = {}
-    models = sorted({entry.model for door in doors for entry in door if isinstance(entry, OfferMade)})
-    moments = []
-    for model in models:
-        line = lines.setdefault(model, WaitingLine())
-        of_model = [[entry for entry in door if getattr(entry, "model", None) == model] for door in doors]
-        moments += [line.take(act) for act in merge(of_model)]
-    return moments
-
-
-def _of_sequence(
-    sequence_id: str, moments: Sequence[QueueMoment], stories: Sequence[Story], names: _Names
-) -> Explanation:
-    sentences: list[Sentence] = []
-    about = sequence_id
-    for moment in moments:
-        act = moment.act
-        if isinstance(act, OfferMade) and act.sequence_id == sequence_id:
-            about = _about(names.of(sequence_id), act.class_name, act.prompt_tokens, act.max_tokens)
-            sentences.append(_offered(act, moment, names))
-        elif isinstance(act, Withdrew) and act.sequence_id == sequence_id:
-            sentences.append(Sentence(at_us=act.now_us, kind=Kind.WITHDRAWN, text="was taken out of the queue"))
-        elif isinstance(act, OfferMade) and sequence_id in act.shed:
-            text = f"was shed: {names.with_class(act.sequence_id)} took its place in the queue"
-            sentences.append(Sentence(at_us=act.now_us, kind=Kind.ENDED, text=text))
-    for story in stories:
-        life = story.lives.get(sequence_id)
-        if life is not None:
-            spec = life.spec
-            about = _about(names.of(sequence_id), spec.class_name, spec.prompt_tokens, spec.max_tokens)
-            sentences += _LifeTeller(life, story, names).sentences()
-    sentences.sort(key=lambda sentence: (sentence.at_us, _ORDER[sentence.kind]))
-    return Explanation(sequence_id=sequence_id, about=about, sentences=tuple(sentences))
 
 
 _ORDER = {
@@ -172,7 +201,7 @@ def _about_answer(answer: Answered) -> str:
     return f"{answer.request_id}: class {answer.class_name}, prompt of {_tokens(answer.prompt_tokens)}"
 
 
-def _offered(act: OfferMade, moment: QueueMoment, names: _Names) -> Sentence:
+def _offered(act: OfferMade, moment: QueueMoment, names: _Names, at_us: int) -> Sentence:
     match act.outcome:
         case Offered.HANDED:
             text = "arrived, and was handed to a driver that wanted it at once"
@@ -189,14 +218,14 @@ def _offered(act: OfferMade, moment: QueueMoment, names: _Names) -> Sentence:
             text = f"was offered again: {act.outcome.value}"
     if act.outcome is Offered.QUEUE_FULL and moment.waiting:
         text += f" ({names.several(moment.waiting)})"
-    return Sentence(at_us=act.now_us, kind=Kind.OFFERED, text=text)
+    return Sentence(at_us=at_us, kind=Kind.OFFERED, text=text)
 
 
-def _answered(answer: Answered) -> Sentence:
+def _answered(answer: Answered, offset_us: int) -> Sentence:
     text = (
         f"the client was answered: {answer.outcome} (HTTP {answer.status}), {_tokens(answer.output_tokens)} of output"
     )
-    return Sentence(at_us=answer.now_us, kind=Kind.ANSWERED, text=text)
+    return Sentence(at_us=answer.now_us + offset_us, kind=Kind.ANSWERED, text=text)
 
 
 class _LifeTeller:
@@ -216,7 +245,8 @@ class _LifeTeller:
             *[self._pause(pause) for pause in life.pauses],
         ]
         if life.cancelled_us is not None:
-            told.append(Sentence(at_us=life.cancelled_us, kind=Kind.CANCELLED, text="nobody wanted it any more"))
+            at_us = life.cancelled_us + self._story.offset_us
+            told.append(Sentence(at_us=at_us, kind=Kind.CANCELLED, text="nobody wanted it any more"))
         if life.end is not None:
             end = life.end
             told.append(self._sentence(end.at_us, Kind.ENDED, _ENDS[end.reason], end.iteration))
@@ -260,9 +290,8 @@ class _LifeTeller:
         return self._sentence(run.first.planned_us, Kind(run.part.value), text, run.first.iteration, run.last.iteration)
 
     def _between(self, run: Run) -> int:
-        """Iterations of a run after its first. It is in each of them, and they may be numbered with gaps."""
-        beats = self._story.beats
-        return beats.index(run.last) - beats.index(run.first)
+        """Iterations of a run after its first: it is in each of them."""
+        return run.last.number - run.first.number
 
     def _pause(self, pause: Pause) -> Sentence:
         if pause.by is not None:
@@ -275,7 +304,7 @@ class _LifeTeller:
 
     def _sentence(self, at_us: int, kind: Kind, text: str, first: int, last: int | None = None) -> Sentence:
         return Sentence(
-            at_us=at_us,
+            at_us=at_us + self._story.offset_us,
             kind=kind,
             text=text,
             driver_id=self._story.driver_id,

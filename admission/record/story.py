@@ -37,11 +37,12 @@ class Hold(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Beat:
-    """One iteration: when it was planned, when the worker ran it (None: not known), and what was in it.
+    """One iteration, the ``number``-th: when it was planned, when it ran (None: not known), and what was in it.
 
     ``kv_blocks`` and ``slots`` are in use once the plan is applied. ``unused_budget`` is None without a token budget.
     """
 
+    number: int
     iteration: int
     plan: Plan
     planned_us: int
@@ -126,11 +127,15 @@ class Life:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """``lives`` are in the order in which the sequences came. ``beats`` in the order of the plans."""
+    """``lives`` are in the order in which the sequences came, ``beats`` in the order of the plans.
+
+    ``offset_us`` makes its times those that all logs share (``clocks``).
+    """
 
     driver_id: str
     model: str
     preset: str
+    offset_us: int
     unit: TimeUnit
     max_slots: int
     kv_total: int | None
@@ -143,13 +148,16 @@ class NoStory(Exception):
     """There is no beginning to tell it from."""
 
 
-def tell(entries: Iterable[LogEntry]) -> Story:
-    """The story of one driver's log, of one segment or of several in order. Raises ``NoStory``."""
+def tell(entries: Iterable[LogEntry], *, offset_us: int = 0) -> Story:
+    """The story of one driver's log, of one segment or of several in order.
+
+    Raises ``NoStory``, and ``SnapshotError`` for a log of another version.
+    """
     teller: _Teller | None = None
     for entry in entries:
         match entry:
             case Opened() if teller is None or not entry.is_whole:
-                teller = _Teller(entry, teller.story if teller is not None else None)
+                teller = _Teller(entry, teller.story if teller is not None else None, offset_us)
             case Stepped() if teller is not None:
                 teller.step(entry)
             case Executed() if teller is not None:
@@ -162,13 +170,14 @@ def tell(entries: Iterable[LogEntry]) -> Story:
 class _Teller:
     """Follows one scheduler. After a gap in the log another one goes on with the same story."""
 
-    def __init__(self, opened: Opened, before: Story | None) -> None:
+    def __init__(self, opened: Opened, before: Story | None, offset_us: int) -> None:
         self._scheduler = thaw(opened.state)
         limits = opened.limits
         self.story = before or Story(
             driver_id=opened.driver_id,
             model=opened.model,
             preset=opened.preset,
+            offset_us=offset_us,
             unit=opened.unit,
             max_slots=limits.max_slots,
             kv_total=limits.kv_blocks,
@@ -253,6 +262,7 @@ class _Teller:
         budget = self.story.token_budget
         used = len(plan.decode) + sum(span.length for span in plan.prefill)
         return Beat(
+            number=len(self.story.beats),
             iteration=iteration,
             plan=plan,
             planned_us=now_us,

@@ -74,3 +74,12 @@ class WaitingLine:
 
     def _place(self, sequence_id: str) -> tuple[int, int]:
         return self._places.get(sequence_id, (0, 0))
+
+
+def queues(doors: Sequence[Iterable[LogEntry]]) -> Iterator[list[QueueMoment]]:
+    """The queue of each model, act by act."""
+    known = [list(door) for door in doors]
+    for model in sorted({entry.model for door in known for entry in door if isinstance(entry, OfferMade)}):
+        line = WaitingLine()
+        acts = merge([[entry for entry in door if getattr(entry, "model", None) == model] for door in known])
+        yield [line.take(act) for act in acts]

@@ -22,7 +22,7 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     assert (
         captured.err
-        == "sluicegate: unknown command 'serve'; known are up, gateway, worker, simulate, replay, explain\n"
+        == "sluicegate: unknown command 'serve'; known are up, gateway, worker, simulate, replay, explain, trace\n"
     )
 
 

@@ -1,0 +1,420 @@
+"use strict";
+// Draws one run: lanes of slots over time, the queue under them, and how much of each limit was used.
+// All panels share one view [from, to] in the run's own time (microseconds, or iterations).
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const HUES = [212, 28, 145, 340, 265, 50, 180, 0, 310, 95];
+const GUTTER = 64; // pixels for labels at the left
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const view = { from: 0, to: data.ends };
+const state = { colour: "request", found: null };
+const panels = [];
+
+// --- colours -----------------------------------------------------------------------------------------------------------
+
+function hueOf(sequence) {
+  const info = data.sequences[sequence];
+  const key = state.colour === "class" ? data.classes.indexOf(info.class) : sequence;
+  return HUES[((key % HUES.length) + HUES.length) % HUES.length];
+}
+
+function fillOf(sequence, part) {
+  const hue = hueOf(sequence);
+  const faded = state.found !== null && !state.found.has(sequence) ? 0.15 : 1;
+  if (part === "prefill") return `hsl(${hue} 75% ${dark.matches ? 58 : 42}% / ${faded})`;
+  if (part === "decode") return `hsl(${hue} ${dark.matches ? "45% 38%" : "65% 74%"} / ${faded})`;
+  return `hsl(${hue} 25% ${dark.matches ? 45 : 68}% / ${faded})`; // waits
+}
+
+// --- time --------------------------------------------------------------------------------------------------------------
+
+const iterations = data.unit === "iterations";
+const xOf = (panel, at) => GUTTER + ((at - view.from) / (view.to - view.from)) * (panel.width - GUTTER);
+const atOf = (panel, x) => view.from + ((x - GUTTER) / (panel.width - GUTTER)) * (view.to - view.from);
+
+function timeText(at) {
+  if (iterations) return `iteration ${Math.floor(at)}`;
+  return at >= 1e6 ? `${(at / 1e6).toFixed(3)} s` : `${(at / 1e3).toFixed(1)} ms`;
+}
+
+function ticks(panel) {
+  const span = view.to - view.from;
+  let step = Math.pow(10, Math.floor(Math.log10(span / 6)));
+  for (const factor of [1, 2, 5, 10]) if (span / (step * factor) <= 10) { step *= factor; break; }
+  if (iterations) step = Math.max(1, Math.round(step));
+  const found = [];
+  for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) found.push(at);
+  return found;
+}
+
+// --- panels ------------------------------------------------------------------------------------------------------------
+
+function addPanel(title, height, draw, hit, scrolls) {
+  const section = document.createElement("section");
+  const heading = document.createElement("h2");
+  heading.textContent = title;
+  const canvas = document.createElement("canvas");
+  canvas.tabIndex = 0;
+  canvas.setAttribute("aria-label", title);
+  const holder = document.createElement("div");
+  if (scrolls) holder.className = "lanes";
+  holder.append(canvas);
+  section.append(heading, holder);
+  document.getElementById("main").append(section);
+  const panel = { canvas, height, draw, hit, width: 0, context: canvas.getContext("2d") };
+  panels.push(panel);
+  listen(panel);
+  return panel;
+}
+
+function drawAll() {
+  for (const panel of panels) {
+    const ratio = window.devicePixelRatio || 1;
+    panel.width = panel.canvas.clientWidth;
+    panel.canvas.style.height = `${panel.height}px`;
+    panel.canvas.width = panel.width * ratio;
+    panel.canvas.height = panel.height * ratio;
+    const context = panel.context;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, panel.width, panel.height);
+    drawTicks(panel);
+    context.save();
+    context.beginPath();
+    context.rect(GUTTER, 0, panel.width - GUTTER, panel.height);
+    context.clip();
+    panel.draw(panel, false);
+    context.restore();
+    panel.draw(panel, true);
+  }
+}
+
+function drawTicks(panel) {
+  const context = panel.context;
+  context.strokeStyle = css("--line");
+  context.fillStyle = css("--dim");
+  context.font = "11px system-ui, sans-serif";
+  context.textAlign = "center";
+  for (const at of ticks(panel)) {
+    const x = Math.round(xOf(panel, at)) + 0.5;
+    if (x < GUTTER) continue;
+    context.beginPath();
+    context.moveTo(x, 0);
+    context.lineTo(x, panel.height - 14);
+    context.stroke();
+    const half = iterations ? xOf(panel, 0.5) - xOf(panel, 0) : 0; // the number of an iteration stands under its middle
+    context.fillText(iterations ? String(at) : timeText(at), Math.min(x + half, panel.width - 24), panel.height - 3);
+  }
+}
+
+function label(panel, text, y) {
+  panel.context.fillStyle = css("--dim");
+  panel.context.font = "11px system-ui, sans-serif";
+  panel.context.textAlign = "right";
+  panel.context.fillText(text, GUTTER - 8, y);
+}
+
+function bar(panel, x1, x2, y, height, sequence, part) {
+  const context = panel.context;
+  const left = Math.max(x1, GUTTER - 2), right = Math.min(x2, panel.width + 2);
+  if (right <= left) return;
+  const gap = right - left > 4 && height > 5 ? 1 : 0;
+  context.fillStyle = fillOf(sequence, part);
+  context.fillRect(left, y, Math.max(right - left - gap, 0.5), height - gap);
+  const name = data.sequences[sequence].name;
+  if (height >= 12 && right - left > 7 * Math.min(name.length, 8) + 8) {
+    context.fillStyle = part === "prefill" ? (dark.matches ? "#101214" : "#ffffff") : css("--ink");
+    context.font = `${Math.min(12, height - 3)}px system-ui, sans-serif`;
+    context.textAlign = "left";
+    const room = Math.floor((right - left - 8) / 7);
+    context.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, left + 4, y + height / 2 + 4);
+  }
+}
+
+// The bars of one lane are in the order of time: find the first that ends after `at`.
+function firstEndingAfter(bars, at) {
+  let low = 0, high = bars.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (bars[middle].ends > at) high = middle; else low = middle + 1;
+  }
+  return low;
+}
+
+function drawLanes(panel, lanes, laneHeight, labels) {
+  lanes.forEach((bars, lane) => {
+    const y = 2 + lane * laneHeight;
+    if (labels) {
+      const every = Math.max(1, Math.ceil(13 / laneHeight));
+      if (lane % every === 0) label(panel, String(lane), y + Math.min(laneHeight, 13) - 2);
+      return;
+    }
+    let drawnTo = -1;
+    for (let index = firstEndingAfter(bars, view.from); index < bars.length && bars[index].begins < view.to; index++) {
+      const each = bars[index];
+      const x1 = xOf(panel, each.begins), x2 = xOf(panel, each.ends);
+      if (x2 - drawnTo < 0.4) continue; // a whole pixel is drawn already
+      bar(panel, x1, x2, y, laneHeight, each.sequence, each.part);
+      drawnTo = x2;
+    }
+  });
+}
+
+function hitLanes(lanes, laneHeight) {
+  return (panel, x, y) => {
+    const bars = lanes[Math.floor((y - 2) / laneHeight)];
+    if (!bars) return null;
+    const at = atOf(panel, x);
+    const near = bars[firstEndingAfter(bars, at)];
+    return near && near.begins <= at ? near : null;
+  };
+}
+
+function addDriver(driver) {
+  const lanes = Array.from({ length: Math.max(driver.slots, 1) }, () => []);
+  for (const [slot, begins, ends, sequence, part, tokens, first, last] of driver.bars) {
+    while (lanes.length <= slot) lanes.push([]);
+    lanes[slot].push({ begins, ends, sequence, part, tokens, first, last });
+  }
+  const laneHeight = lanes.length <= 12 ? 24 : lanes.length <= 40 ? 13 : lanes.length <= 100 ? 7 : 4;
+  const title = `Slots of ${driver.name} (${driver.model}, ${driver.preset})`;
+  addPanel(title, lanes.length * laneHeight + 20, (panel, labels) => {
+    drawLanes(panel, lanes, laneHeight, labels);
+    if (!labels) drawPreemptions(panel, driver, laneHeight);
+  }, hitLanes(lanes, laneHeight), true);
+  addLevels(driver);
+}
+
+function drawPreemptions(panel, driver, laneHeight) {
+  panel.context.strokeStyle = css("--alarm");
+  panel.context.lineWidth = laneHeight > 8 ? 2.5 : 1.5;
+  for (const [at, slot] of driver.preemptions) {
+    if (slot === null || at < view.from || at > view.to) continue;
+    const x = xOf(panel, at);
+    panel.context.beginPath();
+    panel.context.moveTo(x, 2 + slot * laneHeight);
+    panel.context.lineTo(x, 1 + (slot + 1) * laneHeight);
+    panel.context.stroke();
+  }
+  panel.context.lineWidth = 1;
+}
+
+function addLevels(driver) {
+  const levels = driver.levels;
+  const most = driver.budget || Math.max(1, ...levels.map((level) => level[3] + level[4]));
+  const height = 78;
+  addPanel(driver.budget ? `Tokens per iteration, of a budget of ${driver.budget}` : "Tokens per iteration", height + 18,
+    (panel, labels) => {
+      if (labels) { label(panel, String(most), 12); label(panel, "0", height); return; }
+      for (const level of visible(levels)) {
+        const x1 = xOf(panel, level[1]), width = Math.max(xOf(panel, level[2]) - x1 - (xOf(panel, level[2]) - x1 > 4 ? 1 : 0), 0.5);
+        const decode = (level[3] / most) * (height - 4), prefill = (level[4] / most) * (height - 4);
+        panel.context.fillStyle = css("--decode");
+        panel.context.fillRect(x1, height - decode, width, decode);
+        panel.context.fillStyle = css("--prefill");
+        panel.context.fillRect(x1, height - decode - prefill, width, prefill);
+      }
+    }, levelHit(driver, levels));
+  if (driver.kv === null) return;
+  addPanel(`KV blocks in use, of ${driver.kv.toLocaleString()}`, 58, (panel, labels) => {
+    if (labels) { label(panel, String(driver.kv), 12); label(panel, "0", 40); return; }
+    panel.context.fillStyle = css("--used");
+    for (const level of visible(levels)) {
+      const x1 = xOf(panel, level[1]), used = (level[7] / driver.kv) * 36;
+      panel.context.fillRect(x1, 40 - used, Math.max(xOf(panel, level[2]) - x1, 0.7), used);
+    }
+  }, levelHit(driver, levels));
+}
+
+function visible(levels) {
+  let low = 0, high = levels.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (levels[middle][2] > view.from) high = middle; else low = middle + 1;
+  }
+  const found = [];
+  for (; low < levels.length && levels[low][1] < view.to; low++) found.push(levels[low]);
+  return found;
+}
+
+function levelHit(driver, levels) {
+  return (panel, x) => {
+    const at = atOf(panel, x);
+    const level = visible(levels).find((each) => each[1] <= at && at < each[2]);
+    if (!level) return null;
+    const lines = [["tokens", `${level[3]} decode, ${level[4]} prefill`], ["slots in use", String(level[6])]];
+    if (level[5] !== null) lines.push(["unused budget", `${level[5]} tokens`]);
+    if (driver.kv !== null) lines.push(["KV blocks", `${level[7].toLocaleString()} of ${driver.kv.toLocaleString()}`]);
+    if (!iterations) lines.push(["took", timeText(level[2] - level[1])]);
+    return { title: `Iteration ${level[0]}`, lines };
+  };
+}
+
+// What waited: each wait goes to the first row that is free, so a row is no rank in the queue.
+function addQueue() {
+  const rows = [], ends = [];
+  for (const [sequence, begins, end] of data.waits) {
+    let row = ends.findIndex((free) => free <= begins);
+    if (row < 0) { row = rows.length; rows.push([]); ends.push(0); }
+    rows[row].push({ begins, ends: end, sequence, part: "waits" });
+    ends[row] = end;
+  }
+  const laneHeight = rows.length <= 10 ? 18 : rows.length <= 40 ? 9 : rows.length <= 120 ? 4 : 2;
+  const top = data.rejections.length ? 18 : 0;
+  const bound = data.bound === null ? "" : `, at most ${data.bound.toLocaleString()}`;
+  addPanel(`Waiting queue${bound}`, top + Math.max(rows.length, 1) * laneHeight + 20, (panel, labels) => {
+    panel.context.save();
+    panel.context.translate(0, top);
+    drawLanes(panel, rows, laneHeight, labels);
+    panel.context.restore();
+    if (labels && top) label(panel, "refused", 12);
+    if (!labels) drawRejections(panel);
+  }, (panel, x, y) => (top && y < top ? hitRejection(panel, x) : hitLanes(rows, laneHeight)(panel, x, y - top)), true);
+}
+
+function drawRejections(panel) {
+  panel.context.fillStyle = css("--alarm");
+  let last = -9;
+  for (const [at] of data.rejections) {
+    const x = xOf(panel, at);
+    if (x < GUTTER - 4 || x > panel.width + 4 || x - last < 1) continue;
+    last = x;
+    panel.context.beginPath();
+    panel.context.moveTo(x, 15);
+    panel.context.lineTo(x - 4, 5);
+    panel.context.lineTo(x + 4, 5);
+    panel.context.fill();
+  }
+}
+
+function hitRejection(panel, x) {
+  const near = data.rejections.filter(([at]) => Math.abs(xOf(panel, at) - x) < 6);
+  if (!near.length) return null;
+  if (near.length === 1 && near[0][3] !== null) return { sequence: near[0][3] };
+  return { title: near.length === 1 ? near[0][1] : `${near.length} requests`, lines: near.slice(0, 8).map(([at, name, text]) => [timeText(at), `${name} ${text}`]) };
+}
+
+// --- what is under the pointer -----------------------------------------------------------------------------------------
+
+function showTip(hit, x, y) {
+  const tip = document.getElementById("tip");
+  if (!hit) { tip.style.display = "none"; return; }
+  tip.replaceChildren();
+  const title = document.createElement("b");
+  let lines = hit.lines || [];
+  if (hit.sequence !== undefined) {
+    const info = data.sequences[hit.sequence];
+    title.textContent = info.about;
+    lines = info.lines;
+    if (hit.part === "prefill" || hit.part === "decode") {
+      const now = document.createElement("div");
+      const span = hit.first === hit.last ? `iteration ${hit.first}` : `iterations ${hit.first} to ${hit.last}`;
+      now.textContent = `Here: ${hit.part}, ${hit.tokens} ${hit.tokens === 1 ? "token" : "tokens"}, ${span}`;
+      tip.append(title, now);
+    } else tip.append(title);
+  } else { title.textContent = hit.title; tip.append(title); }
+  const list = document.createElement("ol");
+  for (const [when, what] of lines) {
+    const item = document.createElement("li"), left = document.createElement("span"), right = document.createElement("span");
+    left.textContent = when;
+    right.textContent = what;
+    item.append(left, right);
+    list.append(item);
+  }
+  if (lines.length) tip.append(list);
+  tip.style.display = "block";
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(8, x + 16 + box.width > innerWidth ? x - box.width - 16 : x + 16)}px`;
+  tip.style.top = `${Math.max(8, Math.min(y + 14, innerHeight - box.height - 8))}px`;
+}
+
+// --- moving about ------------------------------------------------------------------------------------------------------
+
+function setView(from, to) {
+  const least = iterations ? 2 : 200;
+  const span = Math.min(Math.max(to - from, least), data.ends);
+  view.from = Math.max(0, Math.min(from, data.ends - span));
+  view.to = view.from + span;
+  requestAnimationFrame(drawAll);
+}
+
+function zoom(factor, at) {
+  setView(at - (at - view.from) * factor, at + (view.to - at) * factor);
+}
+
+function listen(panel) {
+  const { canvas } = panel;
+  let drag = null;
+  canvas.addEventListener("wheel", (event) => {
+    if (event.shiftKey) return; // lanes scroll
+    event.preventDefault();
+    zoom(event.deltaY > 0 ? 1.25 : 0.8, atOf(panel, event.offsetX));
+  }, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => { drag = { x: event.offsetX, from: view.from }; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag) {
+      const span = view.to - view.from;
+      const moved = ((drag.x - event.offsetX) / (panel.width - GUTTER)) * span;
+      setView(drag.from + moved, drag.from + moved + span);
+      return;
+    }
+    showTip(event.offsetX < GUTTER ? null : panel.hit(panel, event.offsetX, event.offsetY), event.clientX, event.clientY);
+  });
+  canvas.addEventListener("pointerleave", () => showTip(null));
+  canvas.addEventListener("dblclick", (event) => zoom(0.4, atOf(panel, event.offsetX)));
+}
+
+addEventListener("keydown", (event) => {
+  if (event.target instanceof HTMLInputElement) return;
+  const span = view.to - view.from, middle = (view.from + view.to) / 2;
+  if (event.key === "+" || event.key === "=") zoom(0.7, middle);
+  else if (event.key === "-") zoom(1.4, middle);
+  else if (event.key === "0") setView(0, data.ends);
+  else if (event.key === "ArrowLeft") setView(view.from - span / 5, view.to - span / 5);
+  else if (event.key === "ArrowRight") setView(view.from + span / 5, view.to + span / 5);
+});
+
+document.getElementById("all").addEventListener("click", () => setView(0, data.ends));
+document.getElementById("colour").addEventListener("change", (event) => { state.colour = event.target.value; drawLegend(); drawAll(); });
+document.getElementById("find").addEventListener("input", (event) => {
+  const text = event.target.value.trim();
+  state.found = text ? new Set(data.sequences.flatMap((info, index) => (info.name.includes(text) || info.id.includes(text) ? [index] : []))) : null;
+  drawAll();
+});
+
+function drawLegend() {
+  const legend = document.getElementById("legend");
+  legend.replaceChildren();
+  const add = (colour, text) => {
+    const item = document.createElement("span"), box = document.createElement("i");
+    box.style.background = colour;
+    item.append(box, text);
+    legend.append(item);
+  };
+  const first = data.sequences.length ? 0 : null;
+  if (state.colour === "class") {
+    data.classes.forEach((name, index) => add(`hsl(${HUES[index % HUES.length]} 65% 55%)`, name));
+  } else if (first !== null) {
+    add(fillOf(first, "prefill"), "prefill");
+    add(fillOf(first, "decode"), "decode");
+    add(fillOf(first, "waits"), "waits");
+  }
+  add(css("--alarm"), "preempted, refused");
+}
+
+// --- begin -------------------------------------------------------------------------------------------------------------
+
+document.getElementById("facts").textContent = data.facts;
+if (!data.drivers.length && !data.waits.length) {
+  const none = document.createElement("p");
+  none.className = "none";
+  none.textContent = "Nothing ran in these logs.";
+  document.getElementById("main").append(none);
+}
+data.drivers.forEach(addDriver);
+if (data.waits.length || data.rejections.length) addQueue();
+drawLegend();
+drawAll();
+addEventListener("resize", drawAll);
+dark.addEventListener("change", () => { drawLegend(); drawAll(); });
