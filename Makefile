@@ -13,13 +13,14 @@ INSTALL := $(PIP) install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run check test chaos bench clean
+.PHONY: help setup run check test test-clients chaos bench clean
 
 help:
 	@echo "make setup              build the environment and fetch the model"
 	@echo "make run ARGS='...'     serve: the same as 'sluicegate up ...'"
 	@echo "make check              format, lint, types, import contracts, fast tests (no torch)"
 	@echo "make test               every test, as in CI"
+	@echo "make test-clients       OpenAI's SDK, LangChain, LiteLLM, GuideLLM, lm-eval and schemathesis against a real server"
 	@echo "make chaos              storms, overload and faults for minutes, on real processes"
 	@echo "make bench              print figures"
 	@echo "make clean              remove everything that was built"
@@ -39,6 +40,11 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 
 test: setup $(STAMPS)/tools
 	$(PY) -m pytest
+
+# What these clients warn about is theirs: connections that they leave open, and each other's older versions.
+test-clients: setup $(STAMPS)/tools $(STAMPS)/clients
+	$(PY) -m pytest tests/clients -W ignore::DeprecationWarning -W ignore::UserWarning -W ignore::ResourceWarning \
+	  -W ignore::pytest.PytestUnraisableExceptionWarning
 
 # Their figures are worth reading (-s). Not part of `make test`: they take a quarter of an hour.
 chaos: setup $(STAMPS)/tools
@@ -73,6 +79,11 @@ $(STAMPS)/gateway: $(STAMPS)/venv pyproject.toml constraints.txt
 $(STAMPS)/tools: $(STAMPS)/gateway
 	@echo "setup: installing the tools that check it (35 MB)"
 	@$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(STAMPS)/clients: $(STAMPS)/worker
+	@echo "setup: installing the clients that it is tested with (500 MB)"
+	@$(INSTALL) --no-build-isolation --editable '.[clients]'
 	@touch $@
 
 $(STAMPS)/worker: $(STAMPS)/gateway

@@ -22,7 +22,7 @@ class Item:
     """``driver_id`` is None in a shared line only.
 
     ``passes``: how often others went ahead of it because it did not fit. ``is_charged``: its tokens are on its account,
-    since it has been given out before. ``shed``: what it displaced when it came.
+    since it, or what it goes on from, has been given out before. ``shed``: what it displaced when it came.
     """
 
     entry: Entry

@@ -88,7 +88,8 @@ class Lines:
         return bisect_left(self._shared, item.order, key=order_of)
 
     def stats(self) -> QueueStats:
-        by_class = tuple(sorted((name, number) for name, number in self._by_class.items() if number))
+        names = sorted(name for name, number in self._by_class.items() if number)
+        by_class = tuple([(name, self._by_class[name], self._tokens_by_class[name]) for name in names])
         return QueueStats(requests=len(self), tokens=self.num_tokens, by_class=by_class)
 
     def _line(self, pinned_to: str | None) -> list[Item]:

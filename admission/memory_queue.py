@@ -2,10 +2,10 @@
 
 The rules:
 
-* An entry that is offered takes its place in the lines first. When a live standing want would then be given just this
-  entry, it is handed over; of several such drivers the one with most free slots takes it. Else it stays within the
-  bounds, or is refused and leaves no trace. The bounds of its class come first; when the queue's are full and its class
-  may shed, the worst entries of lower classes that may be shed leave for it, as few as make room, or none.
+* What is offered takes its place in the lines first. What a live standing want would then be given of it is handed over
+  (``handing``). The rest stays within the bounds, or all of it is refused and leaves no trace. The bounds of its class
+  come first; when the queue's are full and its class may shed, the worst entries of lower classes that may be shed
+  leave for it, as few as make room, or none.
 * A claim takes one entry after the other while slots and KV room last; first of the classes that have fewer slots there
   than they are guaranteed, as long as they are short, then of all. One that does not fit is passed over, at most
   ``max_passes`` times by all drivers together until it is given out; then nobody takes another ahead of it for want of
@@ -20,9 +20,11 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from admission.bounds import room_for
+from admission.handing import hand_over
 from admission.items import Item, Place
 from admission.keys import WANT_LEASE_US
 from admission.lines import Lines
@@ -40,8 +42,11 @@ from admission.queue import (
     Shed,
     Withdrawal,
     Withdrawn,
+    check_group,
 )
-from admission.wants import Choice, StandingWant, choose
+from admission.wants import NOTHING_ASSUMED, Assumed, Choice, StandingWant, Terms, choose
+
+_RoomFor = Callable[[Sequence[Item], Sequence[Item]], tuple[Item, ...] | Offered]
 
 
 class MemoryQueue:
@@ -61,37 +66,46 @@ class MemoryQueue:
 
     def offer(self, entry: Entry, now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
-        return self._offer(entry, now_us, rule, lambda item: room_for(item, self._lines, self._bounds, rule))
+        return self.offer_group((entry,), now_us, rule)
+
+    def offer_group(self, entries: Sequence[Entry], now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer``, for all of ``entries`` or none. Raises ``ValueError`` when they are no group."""
+        check_group(entries)
+        return self._offer(
+            entries,
+            now_us,
+            rule,
+            lambda waiting, handed: room_for(waiting, handed, self._lines, self._bounds, rule),
+        )
 
     def offer_past_bounds(self, entry: Entry, now_us: int, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
-        return self._offer(entry, now_us, rule.past_bounds(), lambda _: ())
+        return self._offer((entry,), now_us, rule.past_bounds(), lambda *_: ())
 
-    def _offer(
-        self, entry: Entry, now_us: int, rule: ClassRule, room_for_it: Callable[[Item], tuple[Item, ...] | Offered]
-    ) -> OfferResult:
+    def _offer(self, entries: Sequence[Entry], now_us: int, rule: ClassRule, room_for_rest: _RoomFor) -> OfferResult:
         self._marks.forget(now_us)
-        known = self._items.get(entry.entry_id) or self._marks.get(entry.entry_id)
-        if known is not None:
-            return self._answer(known.answer, entry.entry_id, known.shed)
-        item = self._arrive(entry, rule, now_us)
-        taker = self._taker(item, now_us)
-        if taker is not None:
-            driver_id, choice = taker
-            self._wants[driver_id].take(entry)
-            self._give(choice, driver_id, Place.HANDED)
-            item.answer = Offered.HANDED
-            self._handed.setdefault(driver_id, []).append(entry.entry_id)
-            self._woken[driver_id] = None
-        else:
-            room = room_for_it(item)
-            if isinstance(room, Offered):
+        known = [self._items.get(entry.entry_id) or self._marks.get(entry.entry_id) for entry in entries]
+        if any(known):
+            outcomes = [Offered.WITHDRAWN if one is None else one.answer for one in known]
+            return self._answer(entries, outcomes, () if known[0] is None else known[0].shed)
+        group = [self._arrive(entry, rule, now_us) for entry in entries]
+        handing = hand_over(group, self._live_wants(now_us), self._choose)
+        handed = [choice.item for _, choice in handing.rows]
+        room = room_for_rest([item for item in group if item not in handed], handed)
+        if isinstance(room, Offered):
+            for item in group:
                 self._lines.leave(item)
-                del self._items[entry.entry_id]
-                return self._answer(room, entry.entry_id)
-            item.shed = self._shed(room, now_us)
+                del self._items[item.entry.entry_id]
+            return self._answer(entries, [room] * len(entries))
+        self._wants |= handing.wants
+        for driver_id, choice in handing.rows:
+            self._give(choice, driver_id, Place.HANDED)
+            choice.item.answer = Offered.HANDED
+            self._handed.setdefault(driver_id, []).append(choice.item.entry.entry_id)
+            self._woken[driver_id] = None
+        group[0].shed = self._shed(room, now_us)
         self._wake_claimants()
-        return self._answer(item.answer, entry.entry_id, item.shed)
+        return self._answer(entries, [item.answer for item in group], group[0].shed)
 
     def withdraw(self, entry_id: str, now_us: int) -> Withdrawal:
         """Take an entry out; one that a driver has stays with it, but never goes back into a line."""
@@ -191,6 +205,7 @@ class MemoryQueue:
             answer=Offered.QUEUED,
             may_be_shed=rule.may_be_shed,
             preempts=rule.preempts,
+            is_charged=rule.is_charged,
         )
         self._items[entry.entry_id] = item
         self._lines.join(item, pinned_to=None)
@@ -204,22 +219,21 @@ class MemoryQueue:
             shed.append(Shed(entry_id=item.entry.entry_id, origin=item.entry.origin))
         return tuple(shed)
 
-    def _taker(self, item: Item, now_us: int) -> tuple[str, Choice] | None:
-        """Who would now be given this very item, without an exchange; of several the driver with most free slots."""
-        takers = []
-        for driver_id, want in self._wants.items():
-            if want.expires_us > now_us and want.has_room(item.entry.tokens):
-                choice = self._choose(driver_id, want)
-                if choice is not None and choice.item is item:
-                    takers.append((driver_id, choice))
-        return min(takers, key=lambda taker: (-self._wants[taker[0]].slots, taker[0]), default=None)
+    def _live_wants(self, now_us: int) -> dict[str, StandingWant]:
+        """Copies of the wants that offers may meet now."""
+        return {
+            driver_id: replace(want, short=dict(want.short))
+            for driver_id, want in self._wants.items()
+            if want.expires_us > now_us
+        }
 
-    def _choose(self, driver_id: str, want: StandingWant) -> Choice | None:
+    def _choose(self, driver_id: str, want: StandingWant, assumed: Assumed = NOTHING_ASSUMED) -> Choice | None:
         """What a claim of the driver would be given next."""
         victim = self._items.get(want.weakest.sequence_id) if want.weakest else None
         if victim and (victim.place is not Place.HELD or victim.driver_id != driver_id or victim.cancelled):
             victim = None
-        return choose(self._lines, driver_id, want, victim=victim, max_passes=self._bounds.max_passes)
+        terms = Terms(victim=victim, max_passes=self._bounds.max_passes, assumed=assumed)
+        return choose(self._lines, driver_id, want, terms)
 
     def _wake_claimants(self) -> None:
         for driver_id, want in self._wants.items():
@@ -228,11 +242,14 @@ class MemoryQueue:
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, outcome: Offered, entry_id: str, shed: tuple[Shed, ...] = ()) -> OfferResult:
-        item = self._items.get(entry_id)
+    def _answer(
+        self, entries: Iterable[Entry], outcomes: Iterable[Offered], shed: tuple[Shed, ...] = ()
+    ) -> OfferResult:
+        items = [self._items.get(entry.entry_id) for entry in entries]
+        waiting = [item for item in items if item is not None and item.place is Place.WAITING]
         return OfferResult(
-            outcome=outcome,
-            position=self._lines.num_ahead(item) if item and item.place is Place.WAITING else 0,
+            outcomes=tuple(outcomes),
+            position=self._lines.num_ahead(waiting[0]) if waiting else 0,
             waiting_requests=len(self._lines),
             waiting_tokens=self._lines.num_tokens,
             shed=shed,

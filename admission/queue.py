@@ -8,6 +8,9 @@ hands it to a standing want; ``claim`` gives it to a driver; ``settle`` ends it.
 Every act is atomic, and idempotent by entry id: repeating an act whose outcome was lost changes nothing and answers the
 same.
 
+The entries of a *group* (the sequences of one request) are offered in one act, all or none: what of them meets standing
+wants is handed over, and there must be room for the rest. From then on each goes its own way.
+
 The bounds count what waits (queued, paused included), never what was handed over or claimed. A *standing want* is what
 a driver asked for in its last claim and did not get: the next offers meet it and never count as waiting. What had
 started may come back past the bounds: paused (``give_back``), or, when what ran it was lost, offered by its origin
@@ -19,6 +22,7 @@ account's turn it is. One that does not fit the room of a driver now may be *pas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -36,10 +40,10 @@ class StoreUnavailable(Exception):
 
 
 class Offered(StrEnum):
-    """The result of an offer.
+    """The result of an offer, for one entry.
 
-    WITHDRAWN: a withdrawal of this id overtook it, so it changes nothing. SHED: it was queued, and has been displaced
-    by an entry of a better class since.
+    WITHDRAWN: a withdrawal of its id, or of another of its group, overtook it, so it changes nothing. SHED: it was
+    queued, and has been displaced by an entry of a better class since.
     """
 
     QUEUED = "queued"
@@ -50,6 +54,12 @@ class Offered(StrEnum):
     SHED = "shed"
     WITHDRAWN = "withdrawn"
 
+
+REFUSALS = frozenset({Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL, Offered.CLASS_FULL})
+"""Outcomes that are those of a whole group: nothing of it was taken."""
+
+MAX_GROUP = 128
+"""Entries that one offer may hold: as many choices as OpenAI allows. The store does nothing else meanwhile."""
 
 MAX_SHED = 8
 """How many entries one offer may displace: a few small ones for a large one, but never a good part of the queue."""
@@ -92,7 +102,8 @@ class ClassRule:
 
     ``max_requests`` and ``max_tokens`` bound what waits of the class (None: only the queue's bounds count). ``sheds``:
     an entry that finds the queue full may displace what waits of lower classes; ``may_be_shed``: it may be displaced.
-    ``preempts``: it may take the place of a running sequence of a lower class, in exchange.
+    ``preempts``: it may take the place of a running sequence of a lower class, in exchange. ``is_charged``: what it
+    takes is on its account already.
     """
 
     max_requests: int | None = None
@@ -100,10 +111,11 @@ class ClassRule:
     sheds: bool = False
     may_be_shed: bool = False
     preempts: bool = True
+    is_charged: bool = False
 
     def past_bounds(self) -> ClassRule:
-        """The same for what comes back past the bounds: it needs no room, and has a right to stay."""
-        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False)
+        """The same for what had started and comes back: it needs no room, has a right to stay, and was charged then."""
+        return replace(self, max_requests=None, max_tokens=None, sheds=False, may_be_shed=False, is_charged=True)
 
 
 NO_CLASS_RULE = ClassRule()
@@ -126,6 +138,14 @@ class Entry:
     payload: bytes
     tenant: str = ""
     origin: str = ""
+
+
+def check_group(entries: Sequence[Entry]) -> None:
+    """``ValueError`` unless these can be offered as one group: at most ``MAX_GROUP``, all of one class."""
+    if not 1 <= len(entries) <= MAX_GROUP:
+        raise ValueError(f"a group holds 1 to {MAX_GROUP} entries, not {len(entries)}")
+    if len({(entry.class_name, entry.rank) for entry in entries}) > 1:
+        raise ValueError("the entries of a group are of one class")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,22 +182,34 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferResult:
-    """``position`` counts the entries ahead when queued; ``waiting_tokens`` is what waits in all, for Retry-After.
+    """``outcomes`` has one for each entry, in order; a refusal is that of all.
 
-    ``shed`` names what this offer displaced; repeating the offer names it again.
+    ``position`` counts the entries ahead of the first one that waits; ``waiting_tokens`` is what waits in all, for
+    Retry-After. ``shed`` names what this offer displaced; repeating the offer names it again.
     """
 
-    outcome: Offered
+    outcomes: tuple[Offered, ...]
     position: int = 0
     waiting_requests: int = 0
     waiting_tokens: int = 0
     shed: tuple[Shed, ...] = ()
 
+    @property
+    def outcome(self) -> Offered:
+        """That of an offer of one entry."""
+        (outcome,) = self.outcomes
+        return outcome
+
+    @property
+    def refusal(self) -> Offered | None:
+        """Why nothing of it was taken; None: it was."""
+        return self.outcomes[0] if self.outcomes[0] in REFUSALS else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """What waits now, in the whole cluster, for one model."""
+    """What waits now, in the whole cluster, for one model. By class: its name, and how many requests and tokens."""
 
     requests: int
     tokens: int
-    by_class: tuple[tuple[str, int], ...]
+    by_class: tuple[tuple[str, int, int], ...]

@@ -34,9 +34,11 @@ from admission.queue import (
     QueueBounds,
     QueueStats,
     Withdrawal,
+    check_group,
 )
-from admission.redis_client import CALL_TIMEOUT_S, blocking_twin, bounded
+from admission.redis_client import CALL_TIMEOUT_S, MAX_CONNECTIONS, blocking_twin, bounded
 from admission.scripts import QueueScripts
+from admission.turns import Turns
 
 _BLOCK_S = WANT_LEASE_US / 2 / 1_000_000  # a driver that waits speaks twice within the lease of its want
 
@@ -48,7 +50,11 @@ DRIVER_LEASE_S = 10.0
 REAP_GAP_S = 4.0
 """Call ``reap`` more often than this, every second say: a longer pause starts all leases anew."""
 
+OFFERS_AT_ONCE = MAX_CONNECTIONS // 2
+"""Of one gateway: the other connections are for acts that do not come in storms."""
+
 _CLASS_FIELD = "class:"
+_CLASS_TOKENS_FIELD = "class_tokens:"
 
 
 @dataclass(slots=True)
@@ -60,7 +66,10 @@ class _Mailbox:
 
 
 class RedisQueue:
-    """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own."""
+    """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own.
+
+    ``offers`` are the turns that offers take, which queues on one client share; None: this queue has its own.
+    """
 
     def __init__(
         self,
@@ -68,6 +77,7 @@ class RedisQueue:
         *,
         model: str,
         bounds: QueueBounds,
+        offers: Turns | None = None,
         driver_lease_s: float = DRIVER_LEASE_S,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
@@ -76,6 +86,7 @@ class RedisQueue:
         self._bounds = bounds
         self._keys = QueueKeys.of(model)
         self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us)
+        self._offers = offers or Turns(OFFERS_AT_ONCE)
         self._mailboxes: dict[str, _Mailbox] = {}
         self._heartbeats = Heartbeats(lease_s=driver_lease_s, max_gap_s=REAP_GAP_S)
 
@@ -87,13 +98,18 @@ class RedisQueue:
 
     async def offer(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """Hand ``entry`` to a standing want, or queue it, shedding others if need be, or say which bound is full."""
-        async with bounded("offer"):
-            return await self._scripts.offer(entry, self._bounds, rule)
+        return await self.offer_group((entry,), rule)
+
+    async def offer_group(self, entries: Sequence[Entry], rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
+        """As ``offer``, for all of ``entries`` or none. Raises ``ValueError`` when they are no group."""
+        check_group(entries)
+        async with self._offers.turn("offer"), bounded("offer"):
+            return await self._scripts.offer(entries, self._bounds, rule)
 
     async def offer_past_bounds(self, entry: Entry, rule: ClassRule = NO_CLASS_RULE) -> OfferResult:
         """As ``offer`` for what had started and was lost (a forced return): past the bounds, and never shed."""
         async with bounded("offer past bounds"):
-            return await self._scripts.offer(entry, None, rule.past_bounds())
+            return await self._scripts.offer((entry,), None, rule.past_bounds())
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
         """Take an entry out. One that a driver has stays with it, but never goes back into a line."""
@@ -121,11 +137,12 @@ class RedisQueue:
         async with bounded("stats"):
             totals = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.totals))
         counts = {name.decode(): int(number) for name, number in totals.items()}
-        by_class = sorted(
-            (name.removeprefix(_CLASS_FIELD), number)
-            for name, number in counts.items()
-            if name.startswith(_CLASS_FIELD) and number
+        names = sorted(
+            field.removeprefix(_CLASS_FIELD)
+            for field, number in counts.items()
+            if field.startswith(_CLASS_FIELD) and number
         )
+        by_class = [(name, counts[_CLASS_FIELD + name], counts.get(_CLASS_TOKENS_FIELD + name, 0)) for name in names]
         return QueueStats(requests=counts.get("requests", 0), tokens=counts.get("tokens", 0), by_class=tuple(by_class))
 
     # --- for drivers --------------------------------------------------------------------------------------------------

@@ -105,30 +105,22 @@ class QueueScripts:
         before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
         self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
 
-    async def offer(self, entry: Entry, bounds: QueueBounds | None, rule: ClassRule) -> OfferResult:
+    async def offer(self, entries: Sequence[Entry], bounds: QueueBounds | None, rule: ClassRule) -> OfferResult:
         """Within ``bounds``; None: past them."""
         reply = await self._run(
             "offer",
-            entry.entry_id,
-            entry.class_name,
-            entry.rank,
-            *_scored_by(entry.standing),
-            entry.standing.lane,
-            entry.standing.account,
-            entry.tokens,
-            entry.tenant,
-            entry.origin,
-            entry.payload,
             *_limits(bounds),
             _or_empty(rule.max_requests),
             _or_empty(rule.max_tokens),
             "sheds" if rule.sheds else "",
             "may be shed" if rule.may_be_shed else "",
             "preempts" if rule.preempts else "",
+            *(argument for entry in entries for argument in _offered(entry)),
         )
-        outcome, position, requests, tokens, *shed = reply
+        position, requests, tokens, *rest = reply
+        outcomes, shed = rest[: len(entries)], rest[len(entries) :]
         return OfferResult(
-            outcome=Offered(outcome.decode()),
+            outcomes=tuple(Offered(outcome.decode()) for outcome in outcomes),
             position=int(position),
             waiting_requests=int(requests),
             waiting_tokens=int(tokens),
@@ -197,6 +189,21 @@ def _limits(bounds: QueueBounds | None) -> tuple[int | str, int | str, int | str
     if bounds is None:
         return "", "", ""
     return bounds.max_requests, _or_empty(bounds.max_tokens), _or_empty(bounds.max_bytes)
+
+
+def _offered(entry: Entry) -> tuple[Argument, ...]:
+    return (
+        entry.entry_id,
+        entry.class_name,
+        entry.rank,
+        *_scored_by(entry.standing),
+        entry.standing.lane,
+        entry.standing.account,
+        entry.tokens,
+        entry.tenant,
+        entry.origin,
+        entry.payload,
+    )
 
 
 def _scored_by(standing: Standing) -> tuple[str, int]:

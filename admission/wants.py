@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from admission.events import Weakest
@@ -50,38 +51,73 @@ class Choice:
     victim: Item | None = None
 
 
-def choose(lines: Lines, driver_id: str, want: StandingWant, *, victim: Item | None, max_passes: int) -> Choice | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """Choices that have been made, but not carried out: who was given, and how often others were passed over for them.
+
+    Both by entry id.
+    """
+
+    given: set[str] = field(default_factory=set)
+    passes: Counter[str] = field(default_factory=Counter)
+
+    def give(self, choice: Choice) -> None:
+        self.given.add(choice.item.entry.entry_id)
+        self.passes.update(passed.entry.entry_id for passed in choice.passed)
+
+    def passes_of(self, item: Item) -> int:
+        return item.passes + self.passes[item.entry.entry_id]
+
+    def left(self, in_order: Iterable[Item]) -> Iterable[Item]:
+        """Who is not given out, in the same order."""
+        return in_order if not self.given else (item for item in in_order if item.entry.entry_id not in self.given)
+
+
+NOTHING_ASSUMED = Assumed()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which terms an entry is given: ``victim`` may be taken in exchange; nobody is passed over more often."""
+
+    victim: Item | None
+    max_passes: int
+    assumed: Assumed
+
+
+def choose(lines: Lines, driver_id: str, want: StandingWant, terms: Terms) -> Choice | None:
     """What a claim of the driver is given next: the first of the classes that are short of slots, else of all.
 
     That is the first entry that has room, or the very first in exchange for ``victim``; None when nothing may be given.
     The look ends at an entry that does not fit and has been passed ``max_passes`` times. The head of all counts a pass
     too when a class that is short goes ahead and leaves no room for it: no share may keep it from memory for ever.
     """
+
+    def in_order(classes: Container[str] | None = None) -> Iterable[Item]:
+        return terms.assumed.left(lines.in_order_for(driver_id, classes))
+
     if want.short:
-        choice = _first(lines.in_order_for(driver_id, want.short), want, victim, max_passes, classes=want.short)
-        choice = _pass_head(choice, next(iter(lines.in_order_for(driver_id)), None), want, max_passes)
+        choice = _first(in_order(want.short), want, terms, classes=want.short)
+        choice = _pass_head(choice, next(iter(in_order()), None), want, terms)
         if choice is not None:
             return choice
-    return _first(lines.in_order_for(driver_id), want, victim, max_passes)
+    return _first(in_order(), want, terms)
 
 
-def _pass_head(choice: Choice | None, head: Item | None, want: StandingWant, max_passes: int) -> Choice | None:
+def _pass_head(choice: Choice | None, head: Item | None, want: StandingWant, terms: Terms) -> Choice | None:
     """``choice``, with the pass that it costs a head that does not fit (beside it); None when it was passed enough."""
     if choice is None or head is None or want.slots == 0 or want.kv_tokens is None:
         return choice
     fits_after = head.entry.tokens <= want.kv_tokens - choice.item.entry.tokens
     if fits_after or choice.victim is not None or head is choice.item or head in choice.passed:
         return choice
-    return replace(choice, passed=(head, *choice.passed)) if head.passes < max_passes else None
+    if terms.assumed.passes_of(head) >= terms.max_passes:
+        return None
+    return replace(choice, passed=(head, *choice.passed))
 
 
 def _first(
-    in_order: Iterable[Item],
-    want: StandingWant,
-    victim: Item | None,
-    max_passes: int,
-    *,
-    classes: Container[str] | None = None,
+    in_order: Iterable[Item], want: StandingWant, terms: Terms, *, classes: Container[str] | None = None
 ) -> Choice | None:
     passed: list[Item] = []
     for item in islice(in_order, LOOK_AHEAD):
@@ -89,9 +125,9 @@ def _first(
             continue
         if want.has_room(item.entry.tokens):
             return Choice(item=item, passed=tuple(passed))
-        if victim is not None and not passed and _displaces(item, victim, want):
-            return Choice(item=item, victim=victim)
-        if want.slots == 0 or item.passes >= max_passes:
+        if terms.victim is not None and not passed and _displaces(item, terms.victim, want):
+            return Choice(item=item, victim=terms.victim)
+        if want.slots == 0 or terms.assumed.passes_of(item) >= terms.max_passes:
             return None
         passed.append(item)
     return None

@@ -97,11 +97,13 @@ class ApiKeys:
             self._usage = {name: usage for name, usage in self._usage.items() if usage.num_open or name in names}
             log.info("API keys reloaded", keys=len(self._keys))
 
-    def identify(self, authorization: str | None) -> Caller:
-        """Who shows this header. Raises ``Refused`` when it is nobody known."""
+    def identify(self, *authorization: str) -> Caller:
+        """Who shows this header. Raises ``Refused`` when it is nobody known, or the header comes twice."""
         if not self.are_configured:
             return ANYBODY
-        scheme, _, shown = (authorization or "").strip().partition(" ")
+        if len(authorization) > 1:  # a proxy before this might have looked at the other one
+            raise Refused(Reason.INVALID_API_KEY, "More than one API key is shown.")
+        scheme, _, shown = "".join(authorization).strip().partition(" ")
         if scheme.lower() != "bearer" or not shown:
             raise Refused(Reason.INVALID_API_KEY, "An API key is needed, as 'Authorization: Bearer KEY'.")
         digest = hashlib.sha256(shown.strip().encode("utf-8", "surrogateescape")).digest()

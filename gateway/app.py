@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from enum import Enum, auto
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion10, web
+from aiohttp.typedefs import Handler, Middleware
 
 from gateway.api import API, Api
 from gateway.api_keys import ApiKeys
 from gateway.class_table import ClassTable
-from gateway.connection import GatewayRunner
+from gateway.connection import Connection, Crowd, GatewayRunner
 from gateway.dispatch import Dispatcher
-from gateway.errors import Refused
+from gateway.errors import Reason, Refused
 from gateway.http_errors import error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
-from gateway.metrics import Metrics
+from gateway.metrics import NO_CLASS, Metrics
 from gateway.request_ids import ids_of
-from gateway.routes import admin_routes, api_routes, metrics_route
+from gateway.routes import HEALTH_PATHS, admin_routes, api_routes, metrics_route
 from gateway.tokenizer_pool import TokenizerPool
 
 __all__ = ["HttpSettings", "MetricsAt", "build_admin_app", "build_app", "make_runner"]
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+CROWD = web.AppKey("crowd", Crowd)
+"""The connections of an application."""
 
 
 class MetricsAt(Enum):
@@ -44,7 +48,8 @@ def build_app(
     metrics_at: MetricsAt = MetricsAt.API,
 ) -> web.Application:
     """The application over this machinery. It owns the tokenizing threads and ends them at its clean-up."""
-    app = _new_app()
+    app = _new_app(_turn_away_spare)
+    metrics.requests.connections_open.set_function(lambda: app[CROWD].num_open)
     tokenizers = TokenizerPool(fetch=dispatcher.tokenizer_files, num_threads=settings.tokenizer_threads)
     app[API] = Api(
         dispatcher=dispatcher,
@@ -74,24 +79,25 @@ def build_admin_app(metrics: Metrics) -> web.Application:
     return app
 
 
-def _new_app() -> web.Application:
+def _new_app(*inner: Middleware) -> web.Application:
     # Bodies are bounded where they are read, not by aiohttp, which counts only what its own readers read.
-    app = web.Application(middlewares=[_answer_errors])
+    app = web.Application(middlewares=[_answer_errors, *inner])
+    app[CROWD] = Crowd()
     app.on_response_prepare.append(_name_response)
     return app
 
 
 def make_runner(app: web.Application, settings: HttpSettings) -> web.AppRunner:
     """A runner whose connections have our bounds; add sites to it as to any ``AppRunner``."""
-    return GatewayRunner(app, settings)
+    return GatewayRunner(app, settings, app[CROWD])
 
 
 @web.middleware
-async def _answer_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors of the routes that do not generate, and of those that do not exist, in our shape."""
     try:
+        if request.version < HttpVersion10:
+            raise Refused(Reason.INVALID_VALUE, "HTTP older than 1.0 is not spoken here.")
         return await handler(request)
     except Refused as refused:
         return error_response(refused)
@@ -102,5 +108,19 @@ async def _answer_errors(
         return error_response(internal_error())
 
 
+@web.middleware
+async def _turn_away_spare(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """On a connection beyond the bound nothing is read, tokenised or asked of anybody, and health is still told."""
+    protocol = request.protocol
+    if not (isinstance(protocol, Connection) and protocol.is_spare) or request.path in HEALTH_PATHS:
+        return await handler(request)
+    reason = Reason.TOO_MANY_CONNECTIONS
+    request.app[API].metrics.requests.ended.labels(reason.value, NO_CLASS).inc()
+    response = error_response(Refused(reason, "This gateway has as many connections as it may."))
+    response.force_close()
+    return response
+
+
 async def _name_response(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["x-request-id"] = ids_of(request).shown
+    response.headers["Server"] = "sluicegate"  # not which library of which version

@@ -32,6 +32,7 @@ from gateway.machinery import Machinery, MachineryParts, rule_of
 from gateway.metrics import Metrics
 from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
+from gateway.queue_gauges import QueueGauges
 from gateway.queues import Queues
 from gateway.recording import Recorder
 from gateway.relay import Relay
@@ -92,79 +93,23 @@ class Assembly:
         recorder: Recorder | None = None,
     ) -> None:
         self._options = options
+        self._metrics = metrics
+        self._recorder = recorder
+        self._clock = clock
+        self._estimates = Estimates()
+        self._speeds = LineSpeeds(clock=clock)
         self.drivers = DriverSet()
         self.view = ClusterView(clock=clock)
         self.queues = Queues(client, bounds=options.bounds)
         self.directory = Directory(client, gateway_id=options.gateway_id)
-        estimates = Estimates()
-        speeds = LineSpeeds(clock=clock)
-        self.forecast = Forecast(options.classes, options.waiting_order)
-        self.streams = Streams(clock=clock, metrics=metrics, estimates=estimates)
+        self.forecast = Forecast(options.classes, options.waiting_order, clock=clock)
+        self.streams = Streams(clock=clock, metrics=metrics, estimates=self._estimates)
         self.acts = StoreActs(metrics=metrics)
-        self.relay = Relay(
-            gateway_id=options.gateway_id,
-            secret=options.secret,
-            streams=self.streams,
-            drivers=self.drivers,
-            directory=self.directory,
-            clock=clock,
-            unreachable_s=options.unreachable_s,
-        )
-        self.moves = Moves(
-            queues=self.queues,
-            streams=self.streams,
-            relay=self.relay,
-            acts=self.acts,
-            metrics=metrics,
-            clock=clock,
-            most_moves=options.max_moves,
-            rules={cls.name: rule_of(cls) for cls in options.classes},
-        )
-        self.heartbeat = Heartbeat(
-            relay=self.relay,
-            directory=self.directory,
-            queues=self.queues,
-            streams=self.streams,
-            moves=self.moves,
-            drivers=self.drivers,
-            workers=options.workers,
-            speeds=speeds,
-            forecast=self.forecast,
-            view=self.view,
-            metrics=metrics,
-        )
-        self.holdings = Holdings(
-            options.workers,
-            gateway_id=options.gateway_id,
-            secret=options.secret,
-            progress_timeout_s=options.progress_timeout_s,
-            parts=HoldingsParts(
-                directory=self.directory,
-                queues=self.queues,
-                drivers=self.drivers,
-                view=self.view,
-                speeds=speeds,
-                driver_parts=DriverParts(
-                    relay=self.relay, acts=self.acts, metrics=metrics, clock=clock, recorder=recorder
-                ),
-                schedule=self._schedule,
-            ),
-        )
-        self.machinery = Machinery(
-            MachineryParts(
-                queues=self.queues,
-                streams=self.streams,
-                relay=self.relay,
-                moves=self.moves,
-                view=self.view,
-                directory=self.directory,
-                forecast=self.forecast,
-                estimates=estimates,
-                classes={cls.name: cls for cls in options.classes},
-                clock=clock,
-                waiting_order=options.waiting_order,
-            )
-        )
+        self.relay = self._new_relay()
+        self.moves = self._new_moves()
+        self.heartbeat = self._new_heartbeat()
+        self.holdings = self._new_holdings()
+        self.machinery = self._new_machinery()
 
     async def start(self) -> None:
         """Listen for other gateways. Raises ``OSError``."""
@@ -196,6 +141,88 @@ class Assembly:
         await _within(CUT_S, self.acts.drained())
         with contextlib.suppress(StoreUnavailable):  # then its entry in the directory runs out
             await self.directory.withdraw()
+
+    # --- the parts, each with what it needs of those before it --------------------------------------------------------
+
+    def _new_relay(self) -> Relay:
+        return Relay(
+            gateway_id=self._options.gateway_id,
+            secret=self._options.secret,
+            streams=self.streams,
+            drivers=self.drivers,
+            directory=self.directory,
+            clock=self._clock,
+            unreachable_s=self._options.unreachable_s,
+        )
+
+    def _new_moves(self) -> Moves:
+        return Moves(
+            queues=self.queues,
+            streams=self.streams,
+            relay=self.relay,
+            acts=self.acts,
+            metrics=self._metrics,
+            clock=self._clock,
+            most_moves=self._options.max_moves,
+            rules={cls.name: rule_of(cls) for cls in self._options.classes},
+        )
+
+    def _new_heartbeat(self) -> Heartbeat:
+        options = self._options
+        return Heartbeat(
+            relay=self.relay,
+            directory=self.directory,
+            queues=self.queues,
+            streams=self.streams,
+            moves=self.moves,
+            drivers=self.drivers,
+            workers=options.workers,
+            speeds=self._speeds,
+            forecast=self.forecast,
+            view=self.view,
+            gauges=QueueGauges(self._metrics.queue, bounds=options.bounds, classes=options.classes),
+        )
+
+    def _new_holdings(self) -> Holdings:
+        options = self._options
+        return Holdings(
+            options.workers,
+            gateway_id=options.gateway_id,
+            secret=options.secret,
+            progress_timeout_s=options.progress_timeout_s,
+            parts=HoldingsParts(
+                directory=self.directory,
+                queues=self.queues,
+                drivers=self.drivers,
+                view=self.view,
+                speeds=self._speeds,
+                driver_parts=DriverParts(
+                    relay=self.relay,
+                    acts=self.acts,
+                    metrics=self._metrics,
+                    clock=self._clock,
+                    recorder=self._recorder,
+                ),
+                schedule=self._schedule,
+            ),
+        )
+
+    def _new_machinery(self) -> Machinery:
+        return Machinery(
+            MachineryParts(
+                queues=self.queues,
+                streams=self.streams,
+                relay=self.relay,
+                moves=self.moves,
+                view=self.view,
+                directory=self.directory,
+                forecast=self.forecast,
+                estimates=self._estimates,
+                classes={cls.name: cls for cls in self._options.classes},
+                clock=self._clock,
+                waiting_order=self._options.waiting_order,
+            )
+        )
 
     def _schedule(self, hello: Hello) -> tuple[Scheduler, Limits]:
         options = self._options

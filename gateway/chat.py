@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gateway.chat_template import Turn
 from gateway.chunks import ChoiceJson
+from gateway.logprobs import chat_logprobs
+from gateway.prompts import Prompt
 from gateway.schema_chat import ChatCompletionRequest
+from gateway.token_names import TokenNames
+from gateway.token_scores import Score
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
-from workers.wire import ModelCard
 
 
 class ChatEndpoint:
-    """Conversations. The first chunk of a stream has the role and no text."""
+    """Conversations. The first chunk of each choice has the role and no text."""
 
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl"
@@ -20,25 +25,28 @@ class ChatEndpoint:
     whole_object_name = "chat.completion"
     choice = ChoiceJson(
         object_name="chat.completion.chunk",
-        opening=b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
-        text_before=b'{"index":0,"delta":{"content":',
-        text_after=b'},"logprobs":null,"finish_reason":null}',
-        finish_before=b'{"index":0,"delta":{},"logprobs":null,"finish_reason":',
-        finish_after=b"}",
+        opening=b',"delta":{"role":"assistant","content":""}',
+        text_before=b',"delta":{"content":',
+        text_after=b'},"logprobs":',
+        last=b',"delta":{}',
     )
 
     def parse(self, body: dict[str, Any]) -> ChatCompletionRequest:
         return ChatCompletionRequest.parse(body)
 
     async def encode(
-        self,
-        body: ChatCompletionRequest,
-        card: ModelCard,  # noqa: ARG002 - a template makes no ids that its model lacks
-        tokenizer: ChatTokenizer,
-        pool: TokenizerPool,
-    ) -> tuple[int, ...]:
-        return await pool.run(tokenizer.encode_chat, [message.for_template() for message in body.messages])
+        self, body: ChatCompletionRequest, tokenizer: ChatTokenizer, pool: TokenizerPool
+    ) -> tuple[Prompt, ...]:
+        turn = Turn.CLOSED if body.add_generation_prompt is False else Turn.OPEN
+        messages = [message.for_template() for message in body.messages]
+        return (Prompt(ids=await pool.run(tokenizer.encode_chat, messages, turn)),)
 
-    def whole(self, text: str, finish: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+    def logprobs(self, scores: Sequence[Score], names: TokenNames, num_top: int) -> dict[str, Any]:
+        return chat_logprobs(scores, names, num_top)
+
+    def whole_choice(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def whole(self, choices: Sequence[dict[str, Any]], prompt_logprobs: Sequence[Any]) -> Mapping[str, Any]:
+        """There is one prompt, so what is told of it stands beside the choices."""
+        return {"choices": choices} | ({"prompt_logprobs": prompt_logprobs[0]} if prompt_logprobs else {})

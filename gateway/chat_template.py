@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from enum import Enum, auto
 from typing import Any, NoReturn
 
 import jinja2
@@ -19,6 +20,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_MESSAGE_CHARS = 200
 """Of a template's own error text, which may repeat what it was given."""
+
+
+class Turn(Enum):
+    """How a rendered conversation ends."""
+
+    OPEN = auto()  # for the assistant to go on
+    CLOSED = auto()  # behind the last message
 
 
 class TemplateFailed(Exception):
@@ -50,19 +58,23 @@ class ChatTemplate:
         self.literals = _literals(environment.parse(source))
         self._knows_developer = "developer" in self.literals
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt text of a conversation, open for the assistant's turn. Raises ``TemplateFailed``.
+    def render(self, messages: Sequence[Mapping[str, str]], turn: Turn = Turn.OPEN) -> str:
+        """The prompt text of a conversation. Raises ``TemplateFailed``.
 
         A ``developer`` message is a ``system`` one to templates that do not know the newer name.
         """
         turns = [dict(message) for message in messages]
         if not self._knows_developer:
-            for turn in turns:
-                if turn["role"] == "developer":
-                    turn["role"] = "system"
+            for message in turns:
+                if message["role"] == "developer":
+                    message["role"] = "system"
         try:
             return self._template.render(
-                **self._special_tokens, messages=turns, tools=None, documents=None, add_generation_prompt=True
+                **self._special_tokens,
+                messages=turns,
+                tools=None,
+                documents=None,
+                add_generation_prompt=turn is Turn.OPEN,
             )
         except jinja2.TemplateError as error:
             raise TemplateFailed((error.message or "the template failed")[:MAX_MESSAGE_CHARS]) from error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.chunks import ChoiceJson
-from gateway.errors import Reason, Refused
+from gateway.logprobs import completion_logprobs
+from gateway.prompts import Prompt, echo_of
 from gateway.schema_completions import CompletionRequest
+from gateway.token_names import TokenNames
+from gateway.token_scores import Score
 from gateway.tokenizer_pool import TokenizerPool
 from gateway.tokens import ChatTokenizer
-from workers.wire import ModelCard
 
 
 class CompletionEndpoint:
@@ -22,24 +25,34 @@ class CompletionEndpoint:
     choice = ChoiceJson(
         object_name="text_completion",
         opening=None,
-        text_before=b'{"index":0,"text":',
-        text_after=b',"logprobs":null,"finish_reason":null}',
-        finish_before=b'{"index":0,"text":"","logprobs":null,"finish_reason":',
-        finish_after=b"}",
+        text_before=b',"text":',
+        text_after=b',"logprobs":',
+        last=b',"text":""',
     )
 
     def parse(self, body: dict[str, Any]) -> CompletionRequest:
         return CompletionRequest.parse(body)
 
     async def encode(
-        self, body: CompletionRequest, card: ModelCard, tokenizer: ChatTokenizer, pool: TokenizerPool
-    ) -> tuple[int, ...]:
-        if isinstance(body.prompt, str):
-            return await pool.run(tokenizer.encode_text, body.prompt)
-        if max(body.prompt) >= card.vocab_size:
-            message = f"'prompt' has a token id beyond the model's {card.vocab_size}."
-            raise Refused(Reason.INVALID_VALUE, message, param="prompt")
-        return body.prompt
+        self, body: CompletionRequest, tokenizer: ChatTokenizer, pool: TokenizerPool
+    ) -> tuple[Prompt, ...]:
+        encode = tokenizer.encode_bare_text if body.add_special_tokens is False else tokenizer.encode_text
+        prompts: list[Prompt] = []
+        for prompt in body.prompts:
+            token_ids = await pool.run(encode, prompt) if isinstance(prompt, str) else prompt
+            echo = await pool.run(echo_of, tokenizer, prompt, token_ids) if body.echo else None
+            prompts.append(Prompt(ids=token_ids, echo=echo))
+        return tuple(prompts)
 
-    def whole(self, text: str, finish: str) -> dict[str, Any]:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+    def logprobs(self, scores: Sequence[Score], names: TokenNames, num_top: int) -> dict[str, Any]:
+        return completion_logprobs(scores, names, num_top)
+
+    def whole_choice(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def whole(self, choices: Sequence[dict[str, Any]], prompt_logprobs: Sequence[Any]) -> Mapping[str, Any]:
+        """What is told of a prompt stands in each of its choices."""
+        if not prompt_logprobs:
+            return {"choices": choices}
+        told = zip(choices, prompt_logprobs, strict=True)
+        return {"choices": [choice | {"prompt_logprobs": of_prompt} for choice, of_prompt in told]}

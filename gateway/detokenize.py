@@ -4,14 +4,14 @@ Two ways. A byte-level vocabulary (GPT-2's and its heirs') is a table of bytes p
 puts characters together that are split over tokens. Any other vocabulary goes through the tokenizer's own decoder,
 which is given a window of tokens, since it may treat a token by its neighbours (leading spaces, byte fallback).
 
-Special tokens make no text. Of the prompt nothing is shown: a character that the prompt's last tokens began, and the
-output completes, belongs to the prompt.
+Special tokens make no text, unless it is asked for. Of the prompt nothing is shown: a character that the prompt's last
+tokens began, and the output completes, belongs to the prompt.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -36,7 +36,7 @@ class Detokenizer(Protocol):
 
 
 class ByteDetokenizer:
-    """For byte-level vocabularies. ``table`` has the bytes of each id, empty for special tokens."""
+    """For byte-level vocabularies. ``table`` has the bytes of each id, empty for those that make no text."""
 
     def __init__(self, table: Sequence[bytes], prompt_ids: Sequence[int]) -> None:
         self._table = table
@@ -67,11 +67,13 @@ class WindowDetokenizer:
     Windows are cut only where text was shown, that is between whole characters. The first one begins with the end of
     the prompt, so that a decoder which drops the first space of a text does not drop the one after the prompt; when
     the prompt ends inside a character it is left out, and what is left of that character shows as U+FFFD.
+
+    ``hidden_ids`` are special tokens that make no text: all of them or none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special_ids: frozenset[int], prompt_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, hidden_ids: frozenset[int], prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._special_ids = special_ids
+        self._hidden_ids = hidden_ids
         self._context = list(prompt_ids[-_CONTEXT_TOKENS:])
         self._context_text = self._decode(self._context)
         if _REPLACEMENT in self._context_text:
@@ -79,7 +81,7 @@ class WindowDetokenizer:
         self._pending: list[int] = []
 
     def feed(self, token_id: int) -> str:
-        if token_id in self._special_ids:
+        if token_id in self._hidden_ids:
             return ""
         self._pending.append(token_id)
         new = self._new_text()
@@ -103,7 +105,7 @@ class WindowDetokenizer:
         return new
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=bool(self._hidden_ids))
 
 
 def _lookup(table: Sequence[bytes], token_id: int) -> bytes:
@@ -122,17 +124,22 @@ def _missing_bytes(tail: bytes) -> int:
     return 0
 
 
-def byte_table(tokenizer: Tokenizer, special_ids: frozenset[int]) -> tuple[bytes, ...]:
-    """The bytes of every id of a byte-level vocabulary."""
-    table = [b""] * (max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
-    for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
-        if token_id not in special_ids:
-            table[token_id] = _token_bytes(token)
+def byte_table(tokenizer: Tokenizer, added: Collection[int]) -> tuple[bytes, ...]:
+    """The bytes of every id of a byte-level vocabulary; ``added`` tokens are written as plain text."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, token_id in vocabulary.items():
+        table[token_id] = token.encode() if token_id in added else _token_bytes(token)
     return tuple(table)
 
 
+def without(table: Sequence[bytes], hidden_ids: Collection[int]) -> tuple[bytes, ...]:
+    """The table, with no bytes for the ids of ``hidden_ids``."""
+    return tuple(b"" if token_id in hidden_ids else data for token_id, data in enumerate(table))
+
+
 def _token_bytes(token: str) -> bytes:
-    """The bytes that a byte-level token writes as characters; a token not written so (an added one) is text."""
+    """The bytes that a byte-level token writes as characters; a token that is not written so is text."""
     try:
         return bytes(_BYTE_OF_CHAR[char] for char in token)
     except KeyError:

@@ -13,6 +13,9 @@ from typing import Protocol
 from gateway.errors import Reason
 from workers.wire import ModelCard, Sampling, TokenizerFiles
 
+MOST_PROMPT_LOGPROBS = 1 << 19
+"""Log-probabilities of prompt tokens, those beside them included, that one request may ask for: some 35 MB here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRequest:
@@ -26,6 +29,9 @@ class SequenceRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """What one client request wants generated: its sequences are accepted all or none.
+
+    They are the choices of one prompt (numbered by ``sampling.choice``, of one seed), or several prompts, or both:
+    prompt after prompt, the choices of each beside each other.
 
     ``deadline_us`` is absolute, on the gateway's monotonic clock; whoever streams the answer keeps it. ``tenant`` names
     on whose account it is, empty for nobody's.
@@ -51,13 +57,15 @@ class TokenLogprob:
 class Tokens:
     """Output tokens of one sequence, in order, none missing. The last one has ``finish`` or ``error``, never both.
 
-    ``finish`` is ``"stop"`` (an eos token or a stop id, not included in ``token_ids``) or ``"length"``. ``logprobs``
-    has one for each of ``token_ids`` where the sampling asks for them, else none.
+    ``finish`` is ``"stop"`` (an eos token or a stop id, not included in ``token_ids``) or ``"length"``. ``stop_id`` is
+    the stop id that ended it, where it is known; an eos is none. ``logprobs`` has one for each of ``token_ids`` where
+    the sampling asks for them, else none.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: str | None = None
+    stop_id: int | None = None
     error: Reason | None = None
     message: str = ""
     retry_after_s: float | None = None
@@ -102,7 +110,9 @@ class Dispatcher(Protocol):
     async def submit(self, request: GenerationRequest) -> Sequence[TokenStream]:
         """Put the request into the cluster's queue, all of it or nothing. A stream for each of its sequences, in order.
 
-        Raises ``Refused`` when it is not accepted.
+        Raises ``Refused`` when it is not accepted. From then on each sequence goes its own way: it waits, runs, ends
+        and is cancelled by itself, and may fail alone (shed while it waits, or its worker lost too often). What that
+        means to the others is the caller's to say: an answer that lacks one is not whole.
         """
         ...
 

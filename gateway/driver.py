@@ -1,9 +1,9 @@
 """The driver: one loop per worker that this gateway holds, from a link's welcome to its loss.
 
-Everything that happens (claims, cancels, reports, a timer) becomes an event and stirs the loop. Each turn gives the
-events to the scheduler, sends the plans that it makes (up to two are with the worker), then brings the tokens that came
-to their origins. A turn never waits: the store is asked by the claimer and told by ``StoreActs``, origins are reached
-through the relay, and the worker's socket is buffered.
+Everything that happens (claims, cancels, reports, a timer) becomes an event and brings a turn: a report at once, the
+others by stirring the loop. Each turn gives the events to the scheduler, sends the plans that it makes (up to two are
+with the worker), then brings the tokens that came to their origins. A turn never waits: the store is asked by the
+claimer and told by ``StoreActs``, origins are reached through the relay, and the worker's socket is buffered.
 
 When the link is lost, everything held ends here and is settled; its origin is told, and offers it again with the tokens
 that it has. What was returned to the store waits there for whoever claims it next, and starts from its prompt: its
@@ -29,9 +29,10 @@ from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
 from gateway.line_speed import LineSpeed
 from gateway.links import WorkerLink
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, WorkerMetrics
 from gateway.recording import Recorder
 from gateway.relay import Relay
+from gateway.rest import Rest
 from gateway.sequence_book import SequenceBook
 from gateway.sequence_records import plan_message, spec_of
 from gateway.store_acts import StoreActs
@@ -80,7 +81,7 @@ class Driver:
         self._scheduler = scheduler
         self._speed = speed
         self._log = log
-        self._metrics = parts.metrics
+        self._metrics = parts.metrics.workers
         self._clock = parts.clock
         self._book = SequenceBook(
             driver_id=driver_id,
@@ -89,10 +90,11 @@ class Driver:
             queue=queue,
             acts=parts.acts,
             relay=parts.relay,
-            metrics=parts.metrics,
+            metrics=parts.metrics.workers,
         )
         self._claimer = Claimer(driver_id=driver_id, queue=queue, take=self._take_claims)
-        self._gauges = _Gauges(parts.metrics)
+        self._gauges = _Gauges(parts.metrics.workers)
+        self._rest = Rest(self._stir)
         self._events: list[Event] = []
         self._prefills: deque[int] = deque()  # prompt tokens of each plan in flight
         self._early_cancels: OrderedDict[str, None] = OrderedDict()
@@ -105,12 +107,13 @@ class Driver:
     async def run(self) -> None:
         """Drive until ``stop`` was called and nothing runs, or the worker is lost (raises ``LinkLost``)."""
         try:
-            await run_beside(self._plan_until_stopped(), self._listen(), self._claimer.run())
+            await run_beside(self._plan_until_stopped(), self._link.hand_on(self._take_reports), self._claimer.run())
         except Exception:  # the link is lost, or the fault is the driver's own: neither is any sequence's
             self._book.abandon()
             raise
         finally:
             self._gauges.set(slots=0, kv_blocks=0)
+            self._rest.end()
             if self._timer is not None:
                 self._timer.cancel()
             if self._log is not None:
@@ -151,9 +154,12 @@ class Driver:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    async def _listen(self) -> None:
-        while True:
-            self._take_report(await self._link.receive())
+    def _take_reports(self, reports: Sequence[ReportMessage]) -> None:
+        """In the very call that brings their bytes: the next plan is on its way before anything else happens."""
+        for report in reports:
+            self._take_report(report)
+        self._turn()
+        if self._is_done:
             self._stirred.set()
 
     def _take_report(self, report: ReportMessage) -> None:
@@ -161,7 +167,10 @@ class Driver:
         finished = _finishes(report)
         if self._log is not None:
             self._log.executed(report)
-        self._book.take_report(report, finished)
+        try:
+            self._book.take_report(report, finished)
+        except ReportError as error:
+            raise self._wrong(error) from None
         self._events.append(
             Reported(
                 step=report.step,
@@ -198,10 +207,17 @@ class Driver:
     # --- turns --------------------------------------------------------------------------------------------------------
 
     async def _plan_until_stopped(self) -> None:
-        while not (self._phase is not _Phase.CLAIMING and not self._book.records):
+        while not self._is_done:
             self._turn()  # the first one says what is wanted
             await self._stirred.wait()
             self._stirred.clear()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+
+    @property
+    def _is_done(self) -> bool:
+        return self._phase is not _Phase.CLAIMING and not self._book.records
 
     def _turn(self) -> None:
         events, self._events = self._events, []
@@ -213,8 +229,8 @@ class Driver:
         self._arm(step.wake_at)
         self._book.deliver()
         slots = self._scheduler.slots_in_use
-        if slots == 0 and self._gauges.slots > 0:
-            self._scheduler.check()  # idle: every block must be back; raises, and this driver starts anew
+        if self._rest.is_long(slots_in_use=slots):
+            self._scheduler.check()  # every block must be back; raises, and this driver starts anew
         self._gauges.set(slots=slots, kv_blocks=self._scheduler.kv_blocks_in_use)
 
     def _step(self, events: Sequence[Event]) -> Step:
@@ -224,7 +240,7 @@ class Driver:
         try:
             step = self._scheduler.step(events, now_us)
         except ReportError as error:
-            raise LinkLost(f"{self.driver_id} sent a wrong report: {error}") from None
+            raise self._wrong(error) from None
         if self._log is not None:
             self._log.stepped(now_us, events, step)
         for ended in step.ended:
@@ -232,6 +248,10 @@ class Driver:
         if step.paused:
             self._book.give_back(step.paused)
         return step
+
+    def _wrong(self, error: ReportError) -> LinkLost:
+        """The worker is treated as lost."""
+        return LinkLost(f"{self.driver_id} sent a wrong report: {error}")
 
     def _send(self, plan: Plan) -> None:
         self._book.start(plan.starts)
@@ -255,14 +275,14 @@ class Driver:
         metrics.iterations.inc()
         metrics.prompt_tokens.inc(self._prefills.popleft())
         metrics.output_tokens.inc(len(report.tokens))
-        metrics.worker_busy.inc(report.busy_us / 1_000_000)
-        metrics.worker_idle.inc(report.idle_us / 1_000_000)
+        metrics.busy.inc(report.busy_us / 1_000_000)
+        metrics.idle.inc(report.idle_us / 1_000_000)
 
 
 class _Gauges:
     """One driver's part of the gauges that count over all drivers of the gateway."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
         self.slots = 0
         self._kv_blocks = 0

@@ -41,7 +41,9 @@ _DECISIONS = (
     "max_moves",
     "record",
     "record_mib",
+    "worker_timeout_s",
     "max_body_bytes",
+    "max_connections",
     "host",
 )
 _MODEL = (
@@ -54,6 +56,7 @@ _MODEL = (
     "kv_blocks",
     "swap_mib",
     "threads",
+    "deterministic",
     "max_model_len",
 )
 _FAKE = ("fake_worker", "served_model_name", "max_slots", "kv_blocks", "max_model_len")
@@ -149,7 +152,9 @@ def _flags(settings: UpSettings, fields: tuple[str, ...]) -> list[str]:
         value = getattr(settings, field)
         if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None
-        if value is not None:
+        if value is True:
+            flags.append(flag_of(field))
+        elif value is not None and value is not False:
             flags += [flag_of(field), str(value)]
     return flags
 

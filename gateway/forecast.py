@@ -1,10 +1,10 @@
 """How long a request would wait: the tokens ahead of it over the speed at which the cluster's line drains.
 
 Ahead of a request is what waits in its class and in better ones (under ``fcfs`` in all), as last sampled, and what this
-gateway has queued since. That leaves out lower classes that have aged past it, and what other gateways queued within
-the sample's interval, so it errs to the short side: a deadline is refused at the door only when it is far out of reach,
-and the rest end by their own timers. The speed is the sum over all drivers of the model; unless every one of them has
-measured its own, nothing is predicted, as after a start.
+gateway has queued since, less what has drained since. That leaves out lower classes that have aged past it, better ones
+that will come, and what other gateways queued within the sample's interval, so it errs to the short side: a deadline is
+refused at the door only when it is far out of reach, and the rest end by their own timers. The speed is the sum over
+all drivers of the model; unless every one of them has measured its own, nothing is predicted, as after a start.
 
 Every prediction about a request that then waits is held against what came of it (``WaitForecast``).
 """
@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from admission.classes import PriorityClass
 from admission.queue import QueueStats
 from admission.standing import WaitingOrderName
+from gateway.clock import Clock, monotonic_us
 
 LEAST_RETRY_S = 1.0
 MOST_RETRY_S = 60.0
-LEAST_SPREAD_S = 3.0
+LEAST_SPREAD_S = 5.0
 SPREAD = 0.25
-"""Clients that were refused together come back spread over a quarter of the wait, and at least this time."""
+"""Clients that were refused together come back spread over a quarter of the wait, and at least over this time: of 500,
+no more than one in twenty then returns in the same tenth of a second."""
 
 LEAST_SCORED_S = 0.05
 """Shorter waits are not scored: what they take is the time of an iteration, not that of a line."""
@@ -55,11 +57,15 @@ class WaitForecast:
 class Forecast:
     """What this gateway knows of the lines and their speeds."""
 
-    def __init__(self, classes: Iterable[PriorityClass], order: WaitingOrderName) -> None:
+    def __init__(
+        self, classes: Iterable[PriorityClass], order: WaitingOrderName, *, clock: Clock = monotonic_us
+    ) -> None:
         self._order = order
+        self._clock = clock
         self._ranks = {cls.name: cls.rank for cls in classes}
         self._speeds: Mapping[str, float] = {}
-        self._tokens_by_rank: dict[str, defaultdict[int, float]] = {}
+        self._tokens_by_rank: dict[str, defaultdict[int, int]] = {}
+        self._sampled_us: dict[str, int] = {}
 
     def take_speeds(self, speeds: Iterable[DriverSpeed]) -> None:
         """What the drivers of the cluster have published last."""
@@ -73,27 +79,30 @@ class Forecast:
         self._speeds = {model: total for model, total in sums.items() if model not in unknown and total > 0}
 
     def sample(self, model: str, stats: QueueStats) -> None:
-        """What waits for ``model`` now: entries of the mean length, those of a class unknown here in the worst one."""
-        tokens = self._tokens_by_rank[model] = defaultdict(float)
+        """What waits for ``model`` now. What is of a class unknown here counts as of the worst one."""
+        by_rank = self._tokens_by_rank[model] = defaultdict(int)
+        self._sampled_us[model] = self._clock()
         worst = max(self._ranks.values())
-        for class_name, num_requests in stats.by_class:
-            rank = self._ranks.get(class_name, worst)
-            tokens[rank] += num_requests * stats.tokens / max(1, stats.requests)
+        for class_name, _, tokens in stats.by_class:
+            by_rank[self._ranks.get(class_name, worst)] += tokens
 
     def queued(self, model: str, rank: int, tokens: int) -> None:
         """An entry of this gateway has just joined the line."""
-        self._tokens_by_rank.setdefault(model, defaultdict(float))[rank] += tokens
+        self._tokens_by_rank.setdefault(model, defaultdict(int))[rank] += tokens
 
     def wait_s(self, model: str, rank: int) -> float | None:
         """How long a request that comes now would wait; None: not known."""
-        by_rank = self._tokens_by_rank.get(model)
-        ahead = 0.0
-        for other, tokens in ({} if by_rank is None else by_rank).items():
-            if other <= rank or self._order is WaitingOrderName.FCFS:
-                ahead += tokens
-        return self.drain_s(model, ahead)
+        by_rank: Mapping[int, int] = self._tokens_by_rank.get(model, {})
+        ahead = [tokens for other, tokens in by_rank.items() if other <= rank or self._order is WaitingOrderName.FCFS]
+        drain_s = self.drain_s(model, sum(ahead))
+        return None if drain_s is None else max(0.0, drain_s - self._since_sample_s(model))
 
-    def drain_s(self, model: str, tokens: float) -> float | None:
+    def _since_sample_s(self, model: str) -> float:
+        """For so long what was sampled has drained."""
+        now_us = self._clock()
+        return (now_us - self._sampled_us.get(model, now_us)) / 1_000_000
+
+    def drain_s(self, model: str, tokens: int) -> float | None:
         """How long the cluster takes for so many tokens of its line; None: not known."""
         speed = self._speeds.get(model)
         return None if speed is None else tokens / speed

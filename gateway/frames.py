@@ -1,7 +1,10 @@
-"""Framed connections: the wire's messages over asyncio streams, towards workers and between gateways.
+"""Framed connections: the wire's messages over asyncio transports, towards workers and between gateways.
 
 Whatever goes wrong with a connection (refused, closed, silent past its time, nonsense, a wrong secret, a peer that does
 not read) is one exception, ``LinkLost``, with one sentence for the log. After it the connection is of no use.
+
+Messages are taken in one of two ways: waited for, one at a time, as a conversation is; or handed on in the very call in
+which their bytes come, as on the path of a step, where a task that is woken for each report costs more than the report.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ import asyncio
 import hmac
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar, cast
 
 import structlog
 
@@ -40,10 +43,11 @@ MAX_UNSENT_BYTES = 16 * 1024 * 1024
 MAX_STRANGER_FRAME_BYTES = 4096
 """The longest frame from a peer that has not proved yet that it knows the secret."""
 
+MOST_UNRECEIVED = 64
+"""Messages that may wait here for whoever receives them; with more, nothing is read until they are taken."""
+
 CLOSE_TIMEOUT_S = 1.0
 """For a connection to send its rest and end."""
-
-_READ_BYTES = 256 * 1024
 
 M = TypeVar("M")
 
@@ -54,18 +58,27 @@ class LinkLost(Exception):
     """The peer is gone, silent, or not one to talk to; the text is a sentence for the log."""
 
 
-class FrameConnection:
-    """One connection: messages out at once (bounded), messages in one at a time."""
+class FrameConnection(asyncio.Protocol):
+    """One connection: messages out at once (bounded), messages in one at a time or as they come.
+
+    ``on_open`` is called when it is made.
+    """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, peer: str, decoder: FrameDecoder
+        self, *, peer: str, decoder: FrameDecoder, on_open: Callable[[FrameConnection], None] | None = None
     ) -> None:
         self.peer = peer
-        self._reader = reader
-        self._writer = writer
         self._decoder = decoder
+        self._on_open = on_open
+        self._transport: asyncio.Transport
         self._arrived: deque[Message] = deque()
+        self._take: Callable[[Sequence[Message]], None] | None = None
+        self._stirred = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._end: Exception | None = None  # why nothing more comes
         self._abort_reason: str | None = None
+
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def trust(self) -> None:
         """The peer has proved itself: frames of any legal length from now on."""
@@ -74,19 +87,11 @@ class FrameConnection:
     async def receive(self) -> Message:
         """The next message, however long it takes. Raises ``LinkLost``."""
         while not self._arrived:
-            try:
-                data = await self._reader.read(_READ_BYTES)
-            except OSError as error:
-                raise self._lost(str(error)) from None
-            if not data:
-                raise self._lost("closed the connection")
-            try:
-                self._arrived.extend(self._decoder.feed(data))
-            except WireError as error:
-                raise self._lost(f"sent nonsense: {error}") from None
+            await self._wait()
         message = self._arrived.popleft()
-        if isinstance(message, Refusal):
-            raise self._lost(f"refuses: {message.message}")
+        if not self._arrived:
+            self._transport.resume_reading()
+        self._heed_refusal(message)
         return message
 
     async def expect(self, kind: type[M], timeout_s: float) -> M:
@@ -100,29 +105,99 @@ class FrameConnection:
             raise self._lost(f"sent {type(message).__name__} where {kind.__name__} was due")
         return message
 
+    async def hand_on(self, take: Callable[[Sequence[Message]], None]) -> NoReturn:
+        """Call ``take`` with what comes together, in the call that brings it, until the link is lost.
+
+        Raises ``LinkLost``, or what ``take`` raised.
+        """
+        self._take = take
+        try:
+            if self._arrived:
+                self._pass_on(tuple(self._arrived))
+                self._arrived.clear()
+                self._transport.resume_reading()
+            while True:
+                await self._wait()
+        finally:
+            self._take = None
+
     def send(self, message: Message) -> None:
         """Hand ``message`` to the transport; returns at once. Raises ``LinkLost``, also when the peer does not read."""
-        if self._writer.is_closing():
+        if self._transport.is_closing():
             raise self._lost("closed the connection")
-        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.abort(f"reads nothing: {MAX_UNSENT_BYTES} bytes wait for it")
             raise self._lost("does not read")
-        self._writer.write(encode(message))
+        self._transport.write(encode(message))
 
     def abort(self, reason: str) -> None:
-        """Drop the connection now: ``receive`` raises ``LinkLost`` with ``reason``."""
+        """Drop the connection now: who receives gets ``LinkLost`` with ``reason``."""
         if self._abort_reason is None:
             self._abort_reason = reason
-        self._writer.transport.abort()
+        self._transport.abort()
 
     async def close(self) -> None:
         """Send what is unsent, within ``CLOSE_TIMEOUT_S``, and close."""
-        self._writer.close()
+        self._transport.close()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._writer.wait_closed()
-        except (OSError, TimeoutError):
-            self._writer.transport.abort()
+                await self._closed.wait()
+        except TimeoutError:
+            self._transport.abort()
+
+    # --- called by the transport --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._decoder.feed(data)
+        except WireError as error:
+            self._finish(self._lost(f"sent nonsense: {error}"))
+            return
+        if self._take is not None:
+            self._pass_on(messages)
+            return
+        self._arrived.extend(messages)
+        self._stirred.set()
+        if len(self._arrived) > MOST_UNRECEIVED:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
+        self._finish(self._lost("closed the connection" if exc is None else str(exc)))
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self, messages: Sequence[Message]) -> None:
+        """What goes wrong is the business of who waits in ``hand_on``, not of the transport."""
+        if self._take is None or self._end is not None:
+            return
+        try:
+            for message in messages:
+                self._heed_refusal(message)
+            self._take(messages)
+        except Exception as error:  # noqa: BLE001 (raised again by ``hand_on``)
+            self._finish(error)
+
+    async def _wait(self) -> None:
+        """Until something has come. Raises why nothing more comes."""
+        if self._end is not None:
+            raise self._end
+        self._stirred.clear()
+        await self._stirred.wait()
+
+    def _finish(self, end: Exception) -> None:
+        if self._end is None:
+            self._end = end
+        self._stirred.set()
+
+    def _heed_refusal(self, message: Message) -> None:
+        if isinstance(message, Refusal):
+            raise self._lost(f"refuses: {message.message}")
 
     def _lost(self, problem: str) -> LinkLost:
         return LinkLost(f"{self.peer} {self._abort_reason or problem}")
@@ -132,14 +207,13 @@ async def dial(address: str, *, name: str, secret: bytes, timeout_s: float = HAN
     """Connect to ``address`` and answer its challenge as ``name``. Raises ``LinkLost``."""
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await _connect(address)
+            connection = await _connect(address)
     except TimeoutError:
         raise LinkLost(f"{address} did not accept a connection within {timeout_s} s") from None
     except OSError as error:
         raise LinkLost(f"{address} cannot be reached: {error.strerror or error}") from None
     except ValueError as error:
         raise LinkLost(str(error)) from None
-    connection = FrameConnection(reader, writer, peer=address, decoder=FrameDecoder())
     try:
         challenge = await connection.expect(Challenge, timeout_s)
         if challenge.version != WIRE_VERSION:
@@ -151,12 +225,15 @@ async def dial(address: str, *, name: str, secret: bytes, timeout_s: float = HAN
     return connection
 
 
-async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(address: str) -> FrameConnection:
+    loop = asyncio.get_running_loop()
+    connection = FrameConnection(peer=address, decoder=FrameDecoder())
     match parse_address(address):
         case UnixAddress(path=path):
-            return await asyncio.open_unix_connection(path)
+            await loop.create_unix_connection(lambda: connection, path)
         case TcpAddress(host=host, port=port):
-            return await asyncio.open_connection(host, port)
+            await loop.create_connection(lambda: connection, host, port)
+    return connection
 
 
 class FrameListener:
@@ -170,14 +247,15 @@ class FrameListener:
 
     async def start(self, address: str) -> str:
         """Listen on ``address``; the result is the address with its real port. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
         match parse_address(address):
             case UnixAddress(path=path):
                 Path(path).unlink(missing_ok=True)  # noqa: ASYNC240 (a local name, once)
-                self._server = await asyncio.start_unix_server(self._accept, path)
+                self._server = await loop.create_unix_server(self._new_connection, path)
                 Path(path).chmod(0o600)  # noqa: ASYNC240 (as above)
                 return address
             case TcpAddress(host=host, port=port):
-                self._server = await asyncio.start_server(self._accept, host, port)
+                self._server = await loop.create_server(self._new_connection, host, port)
                 return str(TcpAddress(host, self._server.sockets[0].getsockname()[1]))
 
     async def close(self) -> None:
@@ -189,8 +267,11 @@ class FrameListener:
         if self._open:
             await asyncio.wait(list(self._open), timeout=CLOSE_TIMEOUT_S)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = FrameConnection(reader, writer, peer="a stranger", decoder=FrameDecoder(MAX_STRANGER_FRAME_BYTES))
+    def _new_connection(self) -> FrameConnection:
+        decoder = FrameDecoder(MAX_STRANGER_FRAME_BYTES)
+        return FrameConnection(peer="a stranger", decoder=decoder, on_open=self._accept)
+
+    def _accept(self, connection: FrameConnection) -> None:
         task = asyncio.create_task(self._talk(connection))
         self._open[task] = connection
         task.add_done_callback(self._open.pop)

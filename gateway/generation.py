@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 
-import orjson
 from aiohttp import hdrs, web
 
 from gateway.api import API, Api
-from gateway.chunks import DONE, ChunkWriter
 from gateway.clock import monotonic_us
 from gateway.deadlines import Deadline
-from gateway.dispatch import Tokens
+from gateway.endpoint import Body, Endpoint
 from gateway.errors import Reason, Refused
+from gateway.fan_in import reading
 from gateway.http_errors import error_body, error_response, internal_error
-from gateway.intake import CLASS_HEADER, Arrival, Body, Endpoint, Started, start
+from gateway.intake import CLASS_HEADER, Arrival, start
 from gateway.record import Ending, RequestRecord
+from gateway.reply import Reply, check_failures
+from gateway.reply_events import ReplyEvents
 from gateway.request_ids import ids_of
 from gateway.sse import ClientGone, ClientTooSlow, SseResponse
+from gateway.whole import whole_answer
 
 CLIENT_LEFT_STATUS = 499
 """What logs show, by custom, for a client that left before its answer."""
@@ -34,7 +36,7 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
     deadline = Deadline(monotonic_us)
     record = RequestRecord(api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client)
     try:
-        caller = api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+        caller = api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
         record.tenant = caller.tenant
         with api.keys.admitted(caller):
             arrival = Arrival(api=api, request=request, caller=caller, record=record, deadline=deadline)
@@ -53,55 +55,39 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
 
 async def _answer(arrival: Arrival, endpoint: Endpoint[Body]) -> web.StreamResponse:
     """Answer, and leave nothing running behind."""
-    started = await start(arrival, endpoint)
+    reply = await start(arrival, endpoint)
     try:
-        if started.body.stream:
-            return await _answer_stream(started, arrival.request, arrival.api)
-        return await _answer_whole(started)
+        if reply.body.stream:
+            return await _answer_stream(reply, arrival.request, arrival.api)
+        return await _answer_whole(reply)
     finally:
-        if started.output.finish is not None:
-            started.stream.complete()
-        else:
-            started.stream.cancel("the answer was given up")
+        reply.cancel()
 
 
-async def _answer_whole(started: Started[Body]) -> web.Response:
-    texts = []
-    async for item in started.stream:
-        texts.append(started.take(item))
-        if started.output.finish is not None:
-            break
-        if item.error is not None:
-            raise _failure(item)
-    if started.output.finish is None:
-        raise RuntimeError("the sequence ended without an end")
-    endpoint = started.endpoint
-    reply = started.head.as_json(endpoint.whole_object_name) | {
-        "choices": [endpoint.whole("".join(texts), started.output.finish)],
-        "usage": started.usage.as_json(),
-    }
-    started.record.end(Ending.COMPLETED, status=200)
-    return web.Response(body=orjson.dumps(reply), headers=started.headers, content_type="application/json")
+async def _answer_whole(reply: Reply[Body]) -> web.Response:
+    body = await whole_answer(reply)
+    reply.record.end(Ending.COMPLETED, status=200)
+    return web.Response(body=body, headers=reply.headers, content_type="application/json")
 
 
-async def _answer_stream(started: Started[Body], request: web.Request, api: Api) -> web.StreamResponse:
-    sse = SseResponse(request, started.headers, slow_client_s=api.settings.slow_client_s)
+async def _answer_stream(reply: Reply[Body], request: web.Request, api: Api) -> web.StreamResponse:
+    sse = SseResponse(request, reply.headers, slow_client_s=api.settings.slow_client_s)
     outcome: Ending | Reason
     try:
-        outcome = await _send(started, sse)
+        outcome = await _send(reply, sse)
     except ClientGone:
         outcome = Ending.CANCELLED
     except ClientTooSlow:
         outcome = Reason.SLOW_CLIENT
         sse.cut()
-    started.record.end(outcome, status=200)
+    reply.record.end(outcome, status=200)
     return sse.response
 
 
-async def _send(started: Started[Body], sse: SseResponse) -> Ending | Reason:
+async def _send(reply: Reply[Body], sse: SseResponse) -> Ending | Reason:
     """Send the stream, to its end or to an error event. Before the first write errors are raised instead."""
     try:
-        await _send_tokens(started, sse)
+        await _send_tokens(reply, sse)
     except Refused as refused:
         if not sse.started:
             raise
@@ -111,7 +97,7 @@ async def _send(started: Started[Body], sse: SseResponse) -> Ending | Reason:
     except Exception as error:
         if not sse.started:
             raise
-        started.record.failed(error)
+        reply.record.failed(error)
         failure = internal_error()
     else:
         return Ending.COMPLETED
@@ -119,33 +105,21 @@ async def _send(started: Started[Body], sse: SseResponse) -> Ending | Reason:
     return failure.reason
 
 
-async def _send_tokens(started: Started[Body], sse: SseResponse) -> None:
-    output = started.output
-    chunks = ChunkWriter(started.head, started.endpoint.choice, include_usage=started.body.include_usage)
-    opening = chunks.opening()
-    async for item in started.stream:
-        events = chunks.text(started.take(item))
-        if opening and (item.token_ids or output.finish is not None):
-            events, opening = opening + events, b""
-        if output.finish is not None:
-            events += chunks.finish(output.finish)
-            if started.body.include_usage:
-                events += chunks.usage(started.usage)
-            await sse.write(events + DONE)
-            return
-        if events:
-            await sse.write(events)
-        if item.error is not None:
-            raise _failure(item)
-    raise RuntimeError("the sequence ended without an end")
-
-
-def _failure(item: Tokens) -> Refused:
-    return Refused(
-        item.error or Reason.INTERNAL_ERROR,
-        item.message or "The answer could not be completed.",
-        retry_after_s=item.retry_after_s,
-    )
+async def _send_tokens(reply: Reply[Body], sse: SseResponse) -> None:
+    """One write for what came in one iteration, of however many choices."""
+    reply_events = ReplyEvents(reply)
+    async with reading(reply.streams) as fan_in:
+        while fan_in.is_open:
+            arrived = await fan_in.next()
+            events = await reply_events.of(arrived)
+            for index, _ in arrived:
+                if reply.choices[index].has_ended:
+                    fan_in.leave(index)
+            if not fan_in.is_open:
+                events += reply_events.closing()
+            if events:
+                await sse.write(events)
+            check_failures(arrived)
 
 
 def _error(refused: Refused, record: RequestRecord) -> web.Response:

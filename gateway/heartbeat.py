@@ -15,8 +15,8 @@ from gateway.errors import Reason
 from gateway.forecast import Forecast
 from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
 from gateway.line_speed import LineSpeeds
-from gateway.metrics import Metrics
 from gateway.moves import Moves
+from gateway.queue_gauges import QueueGauges
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.streams import Streams
@@ -51,7 +51,7 @@ class Heartbeat:
         speeds: LineSpeeds,
         forecast: Forecast,
         view: ClusterView,
-        metrics: Metrics,
+        gauges: QueueGauges,
     ) -> None:
         self._relay = relay
         self._directory = directory
@@ -63,7 +63,7 @@ class Heartbeat:
         self._speeds = speeds
         self._forecast = forecast
         self._view = view
-        self._metrics = metrics
+        self._gauges = gauges
         self._forgotten = Forgotten()
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class Heartbeat:
                 self._moves.take_forgotten(stream)
 
     async def _sample(self) -> None:
-        """The gauge keeps its last value while the store is away: nothing better is known."""
+        """The gauges keep their last values while the store is away: nothing better is known."""
         while True:
             try:
                 stats = {model: await queue.stats() for model, queue in self._queues.by_model().items()}
@@ -118,7 +118,7 @@ class Heartbeat:
                 self._reached(error)
                 self._speeds.pause()
             else:
-                self._metrics.queue_requests.set(sum([stat.requests for stat in stats.values()]))
+                self._gauges.show(stats.values())
                 for model, stat in stats.items():
                     self._speeds.sample(model, stat.requests)
                     self._forecast.sample(model, stat)

@@ -215,7 +215,7 @@ class Holdings:
         )
         _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
         try:
-            with self._known(address, driver, card):
+            with self._known(address, driver, card), self._counted(limits):
                 await run_beside(driver.run(), self._keep_lease(address, link, driver, card, files))
         except Exception:
             await self._clear(queue, driver_id)
@@ -245,6 +245,19 @@ class Holdings:
             self._parts.view.driver_ended(card)
             self._parts.drivers.remove(driver.driver_id)
             del self._running[address]
+
+    @contextlib.contextmanager
+    def _counted(self, limits: Limits) -> Iterator[None]:
+        """What the worker has counts among what is driven here, while it is."""
+        metrics = self._parts.driver_parts.metrics.workers
+        slots, kv_blocks = limits.max_slots, limits.kv_blocks or 0
+        metrics.slots.inc(slots)
+        metrics.kv_blocks.inc(kv_blocks)
+        try:
+            yield
+        finally:
+            metrics.slots.dec(slots)
+            metrics.kv_blocks.dec(kv_blocks)
 
     async def _epoch_above(self, address: str, last_epoch: int) -> int:
         epoch = await self._parts.directory.take_worker(address, above_epoch=last_epoch)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gateway.errors import Reason, Refused, Retry
 
-DEFAULT_RETRY_S = (1.0, 3.0)
+DEFAULT_RETRY_S = (1.0, 6.0)
 """Without a prediction, a client is told to wait some time in this range: not the same for all, so that those refused
 together do not come back together."""
 
@@ -58,6 +58,17 @@ def error_response(refused: Refused) -> web.Response:
     return web.Response(
         status=refused.answer.status, body=error_body(refused), headers=headers, content_type="application/json"
     )
+
+
+def bare_answer(refused: Refused) -> bytes:
+    """An error as the bytes of a whole HTTP answer, for a connection that has no request yet. It closes."""
+    body = error_body(refused)
+    status = HTTPStatus(refused.answer.status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\nx-sluicegate-reason: {refused.reason}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def http_exception_response(error: web.HTTPException) -> web.Response:

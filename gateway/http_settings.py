@@ -12,7 +12,8 @@ class HttpSettings:
     ``max_body_bytes``: a context of a million characters fits in the default, with room for escapes.
     ``body_read_s``, ``header_read_s``: how long a client may take to send a body, or a request's head.
     ``keep_alive_s``: an idle connection lives so long; longer than the balancer's own, which then closes first.
-    ``slow_client_s``: a stream whose client takes nothing for so long is cut.
+    ``max_connections``: open at once, streams and idle ones; beyond it 503. Each holds 10 KiB, or what it buffers.
+    ``slow_client_s``: an answer or a stream whose client takes nothing for so long is cut.
     ``peer_timeout_s``: a peer that no longer answers (power loss, NAT drop) is found within about this time.
     ``linger_s``: after an answer, how long the unread rest of a body is thrown away before the connection closes.
     ``shutdown_s``: at the end, how long handlers may take; draining happens before.
@@ -23,6 +24,7 @@ class HttpSettings:
     body_read_s: float = 15.0
     header_read_s: float = 15.0
     keep_alive_s: float = 75.0
+    max_connections: int = 4096
     slow_client_s: float = 30.0
     peer_timeout_s: int = 60
     linger_s: float = 2.0

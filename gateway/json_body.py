@@ -11,7 +11,7 @@ import asyncio
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from gateway.errors import Reason, Refused
 
@@ -37,8 +37,16 @@ def _check_type(request: web.Request) -> None:
     if request.content_type != "application/json" or charset.lower() not in {"utf-8", "utf8"}:
         raise Refused(Reason.UNSUPPORTED_MEDIA_TYPE, "The body should be application/json in UTF-8.")
     # Nothing is ever inflated here: a small compressed body can hold any number of bytes.
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    codings = _codings(request, hdrs.CONTENT_ENCODING) - {"identity"} | _codings(request, hdrs.TRANSFER_ENCODING) - {
+        "chunked"
+    }
+    if codings:
         raise Refused(Reason.UNSUPPORTED_MEDIA_TYPE, "Compressed bodies are not accepted.")
+
+
+def _codings(request: web.Request, header: str) -> set[str]:
+    """What all headers of this name list."""
+    return {coding.strip().lower() for line in request.headers.getall(header, ()) for coding in line.split(",")}
 
 
 async def _read(request: web.Request, *, max_bytes: int, timeout_s: float) -> bytes:

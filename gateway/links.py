@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from gateway.frames import HANDSHAKE_TIMEOUT_S, FrameConnection, LinkLost, dial
-from workers.wire import Hello, PlanMessage, ReportMessage, TokenizerFiles, TokenizerRequest, Welcome
+from workers.wire import Hello, Message, PlanMessage, ReportMessage, TokenizerFiles, TokenizerRequest, Welcome
 
 PROGRESS_TIMEOUT_S = 30.0
-"""Longest wait for a report: far above the slowest iteration of a healthy worker (a full budget of prompt on a CPU)."""
+"""Longest wait for a report, unless a setting says otherwise: far above the slowest iteration of a healthy worker (a
+full budget of prompt on a CPU)."""
 
 _TOKENIZER_TIMEOUT_S = 30.0
 
@@ -70,9 +73,15 @@ class WorkerLink:
                 self._watch(self._progress_timeout_s)
         self._due.append(plan.step)
 
-    async def receive(self) -> ReportMessage:
-        """The report of the oldest plan that is with the worker."""
-        report = await self._connection.receive()
+    async def hand_on(self, take: Callable[[Sequence[ReportMessage]], None]) -> NoReturn:
+        """Call ``take`` with the reports that come together, in the call that brings them, until the link is lost.
+
+        Raises ``LinkLost``, or what ``take`` raised.
+        """
+        await self._connection.hand_on(lambda messages: take([self._due_report(message) for message in messages]))
+
+    def _due_report(self, report: Message) -> ReportMessage:
+        """The message, which must be the report of the oldest plan that is with the worker."""
         if not isinstance(report, ReportMessage):
             raise LinkLost(f"{self._connection.peer} sent {type(report).__name__} where a report was due")
         if not self._due or report.step != self._due[0] or report.epoch != self._epoch:

@@ -1,24 +1,25 @@
-"""What stands behind the HTTP side: a request becomes a queued job and an open stream, or a reason why not.
+"""What stands behind the HTTP side: a request becomes queued jobs and open streams, or a reason why not.
 
-The order of a submission matters. The stream is opened before the offer, so that not even a driver that starts at once
-delivers into nothing. And whatever interrupts the offer (the client, a silent store), its outcome is unknown: the entry
-is withdrawn in the background, and what a driver makes of it meanwhile finds no stream and is cancelled there.
+The order of a submission matters. The streams are opened before the offer, so that not even a driver that starts at
+once delivers into nothing. And whatever interrupts the offer (the client, a silent store), its outcome is unknown: the
+entries are withdrawn in the background, and what a driver makes of them meanwhile finds no stream and is cancelled
+there.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from admission.classes import PriorityClass
-from admission.queue import ClassRule, Entry, Offered, OfferResult, StoreUnavailable
+from admission.queue import MAX_GROUP, ClassRule, Entry, Offered, StoreUnavailable
 from admission.standing import WaitingOrderName, standing
 from gateway.clock import Clock
 from gateway.cluster_view import ClusterView
 from gateway.deadlines import exceeded
 from gateway.directory import Directory
-from gateway.dispatch import GenerationRequest, Readiness, SequenceRequest
+from gateway.dispatch import MOST_PROMPT_LOGPROBS, GenerationRequest, Readiness, SequenceRequest
 from gateway.errors import Reason, Refused
 from gateway.estimates import Estimates
 from gateway.forecast import Forecast, WaitForecast, retry_after_s
@@ -64,40 +65,44 @@ class Machinery:
         self._is_draining = True
 
     async def submit(self, request: GenerationRequest) -> tuple[Stream, ...]:
-        """Put the request into the cluster's queue. Raises ``Refused`` when it is not accepted."""
+        """Put the request into the cluster's queue, all of it. Raises ``Refused`` when it is not accepted."""
         self._check(request)
         parts = self._parts
         queue = parts.queues.of(request.model)
-        (sequence,) = request.sequences
-        entry = self._entry(request, sequence)
-        wait_s = self._predict(request, entry.rank)
+        entries = self._entries(request)
+        wait_s = self._predict(request, entries[0].rank)
 
-        stream = parts.streams.open(
-            entry,
-            model=request.model,
-            on_cancel=parts.moves.stop,
-            on_lost=parts.moves.take_started,
-            deadline_us=request.deadline_us,
+        streams = tuple(
+            parts.streams.open(
+                entry,
+                model=request.model,
+                on_cancel=parts.moves.stop,
+                on_lost=parts.moves.take_started,
+                deadline_us=request.deadline_us,
+            )
+            for entry in entries
         )
         offered_us = parts.clock()
         try:
-            result = await queue.offer(entry, rule_of(parts.classes[request.class_name]))
+            result = await queue.offer_group(entries, rule_of(parts.classes[request.class_name]))
         except StoreUnavailable:
-            stream.cancel("the store did not answer the offer")
+            _cancel(streams, "the store did not answer the offer")
             raise _store_unavailable() from None
         except BaseException:
-            stream.cancel("the offer was interrupted")
+            _cancel(streams, "the offer was interrupted")
             raise
         for shed in result.shed:
             parts.relay.deliver(parts.relay.door_id, shed.origin, (_shed(shed.entry_id),))
-        if result.outcome in _FULL:
-            parts.streams.discard(stream)
-            raise self._full(result, request.model)
-        if result.outcome is Offered.QUEUED:
-            parts.forecast.queued(request.model, entry.rank, entry.tokens)
-            if wait_s is not None:
-                stream.forecast = WaitForecast(made_us=offered_us, wait_s=wait_s)
-        return (stream,)
+        if result.refusal is not None:
+            for stream in streams:
+                parts.streams.discard(stream)
+            raise self._full(result.refusal, result.waiting_tokens, request.model)
+        for stream, outcome in zip(streams, result.outcomes, strict=True):
+            if outcome is Offered.QUEUED:
+                parts.forecast.queued(request.model, stream.entry.rank, stream.entry.tokens)
+                if wait_s is not None:
+                    stream.forecast = WaitForecast(made_us=offered_us, wait_s=wait_s)
+        return streams
 
     def models(self) -> tuple[ModelCard, ...]:
         """Cards of all models that were seen; one that nobody serves now is refused as ``no_worker``, not unknown."""
@@ -136,6 +141,7 @@ class Machinery:
                 Reason.CONTEXT_LENGTH_EXCEEDED,
                 f"The context holds {card.context_length} tokens; prompt and output would take {num_tokens}.",
             )
+        self._check_size(request)
         if not view.store_reachable:
             raise _store_unavailable()
         if not view.serves(request.model):
@@ -144,11 +150,33 @@ class Machinery:
         if left_us is not None and left_us <= 0:
             raise exceeded()
 
+    def _check_size(self, request: GenerationRequest) -> None:
+        """Whether it can be accepted at all must not depend on how many slots are free now."""
+        most = min(MAX_GROUP, max(1, self._parts.queues.bounds.max_requests))
+        if len(request.sequences) > most:
+            raise Refused(
+                Reason.INVALID_VALUE,
+                f"A request may ask for {most} sequences in all (prompts times 'n'), not {len(request.sequences)}.",
+                param="n" if any(sequence.sampling.choice > 0 for sequence in request.sequences) else "prompt",
+            )
+        num_logprobs = sum(_num_prompt_logprobs(sequence) for sequence in request.sequences)
+        if num_logprobs > MOST_PROMPT_LOGPROBS:
+            raise Refused(
+                Reason.INVALID_VALUE,
+                f"A request may ask for {MOST_PROMPT_LOGPROBS} log-probabilities of prompt tokens, not {num_logprobs}.",
+                param="prompt_logprobs",
+            )
+
     def _left_us(self, request: GenerationRequest) -> int | None:
         """Time until the request's deadline."""
         return None if request.deadline_us is None else request.deadline_us - self._parts.clock()
 
-    def _entry(self, request: GenerationRequest, sequence: SequenceRequest) -> Entry:
+    def _entries(self, request: GenerationRequest) -> tuple[Entry, ...]:
+        """One for each sequence, in their order: what is equal else goes by it."""
+        left_us = self._left_us(request)  # once: they stand alike
+        return tuple(self._entry(request, sequence, left_us) for sequence in request.sequences)
+
+    def _entry(self, request: GenerationRequest, sequence: SequenceRequest, left_us: int | None) -> Entry:
         """Ids are our own: what a client sends is never a key."""
         sequence_id = uuid.uuid4().hex
         parts = self._parts
@@ -171,11 +199,7 @@ class Machinery:
             class_name=cls.name,
             rank=cls.rank,
             standing=standing(
-                parts.waiting_order,
-                cls=cls,
-                tenant=request.tenant,
-                tokens=tokens,
-                deadline_in_us=self._left_us(request),
+                parts.waiting_order, cls=cls, tenant=request.tenant, tokens=tokens, deadline_in_us=left_us
             ),
             tokens=tokens,
             payload=encode(job),
@@ -195,9 +219,9 @@ class Machinery:
             )
         return wait_s
 
-    def _full(self, result: OfferResult, model: str) -> Refused:
-        reason, message = _FULL[result.outcome]
-        wait_s = self._parts.forecast.drain_s(model, result.waiting_tokens)
+    def _full(self, refusal: Offered, waiting_tokens: int, model: str) -> Refused:
+        reason, message = _FULL[refusal]
+        wait_s = self._parts.forecast.drain_s(model, waiting_tokens)
         return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
 
 
@@ -210,6 +234,17 @@ def rule_of(cls: PriorityClass) -> ClassRule:
         may_be_shed=cls.sheddable,
         preempts=cls.preempts,
     )
+
+
+def _cancel(streams: Iterable[Stream], reason: str) -> None:
+    for stream in streams:
+        stream.cancel(reason)
+
+
+def _num_prompt_logprobs(sequence: SequenceRequest) -> int:
+    """Those of its tokens and of the likeliest beside them."""
+    width = sequence.sampling.prompt_logprobs
+    return 0 if width is None else (1 + width) * len(sequence.prompt_ids)
 
 
 def _shed(entry_id: str) -> Delivery:

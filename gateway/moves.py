@@ -74,7 +74,7 @@ class Moves:
         self._streams = streams
         self._relay = relay
         self._acts = acts
-        self._metrics = metrics
+        self._metrics = metrics.requests
         self._clock = clock
         self._most_moves = most_moves
         self._rules = rules

@@ -15,6 +15,7 @@ from gateway.backoff import Backoff
 from gateway.clock import Clock
 from gateway.frames import FrameConnection, LinkLost, dial
 from gateway.journal import Journal
+from gateway.scores import values_of
 from workers.wire import CancelSequences, Deliver, Delivery
 
 UNREACHABLE_S = 10.0
@@ -24,6 +25,9 @@ MOST_PENDING_CANCELS = 4096
 """Cancels that may wait for a connection. What one beyond it would have stopped, the origin's next answer stops."""
 
 _REPLAY_BATCH = 256
+
+_REPLAY_VALUES = 1 << 17
+"""Log-probabilities of one message that is sent again: at most 1.6 MB, or those of one delivery."""
 
 
 class LinkEnd(Enum):
@@ -118,14 +122,15 @@ class OriginLink:
 
 
 def _batches(replay: Iterable[tuple[str, Delivery]]) -> Iterable[Deliver]:
-    """What was kept, in messages of one driver and at most ``_REPLAY_BATCH`` deliveries each."""
+    """What was kept, in messages of one driver that are bounded in deliveries and in log-probabilities."""
     batch: list[Delivery] = []
-    of_driver = ""
+    of_driver, values = "", 0
     for driver_id, delivery in replay:
-        if batch and (driver_id != of_driver or len(batch) == _REPLAY_BATCH):
+        if batch and (driver_id != of_driver or len(batch) == _REPLAY_BATCH or values >= _REPLAY_VALUES):
             yield Deliver(driver=of_driver, deliveries=tuple(batch))
-            batch = []
+            batch, values = [], 0
         of_driver = driver_id
         batch.append(delivery)
+        values += values_of(delivery)
     if batch:
         yield Deliver(driver=of_driver, deliveries=tuple(batch))

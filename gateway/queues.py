@@ -7,21 +7,24 @@ from collections.abc import Mapping
 import redis.asyncio
 
 from admission.queue import QueueBounds
-from admission.redis_queue import RedisQueue
+from admission.redis_queue import OFFERS_AT_ONCE, RedisQueue
+from admission.turns import Turns
 
 
 class Queues:
     """Queues by model name. Names come from workers, never from clients, so there are few."""
 
     def __init__(self, client: redis.asyncio.Redis, *, bounds: QueueBounds) -> None:
+        self.bounds = bounds
         self._client = client
-        self._bounds = bounds
+        self._offers = Turns(OFFERS_AT_ONCE)
         self._queues: dict[str, RedisQueue] = {}
 
     def of(self, model: str) -> RedisQueue:
         queue = self._queues.get(model)
         if queue is None:
-            queue = self._queues[model] = RedisQueue(self._client, model=model, bounds=self._bounds)
+            queue = RedisQueue(self._client, model=model, bounds=self.bounds, offers=self._offers)
+            self._queues[model] = queue
         return queue
 
     def by_model(self) -> Mapping[str, RedisQueue]:

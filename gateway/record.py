@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 
 import structlog
 
+from gateway.dispatch import Tokens
 from gateway.errors import Reason
-from gateway.metrics import Metrics
+from gateway.metrics import NO_CLASS, Metrics
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -36,7 +38,7 @@ class RequestRecord:
     """
 
     def __init__(self, metrics: Metrics, *, endpoint: str, request_id: str, client_request_id: str | None) -> None:
-        self._metrics = metrics
+        self._metrics = metrics.requests
         self._started_s = time.monotonic()
         self._last_token_s: float | None = None
         self._log = log.bind(endpoint=endpoint, request_id=request_id, client_request_id=client_request_id)
@@ -47,13 +49,15 @@ class RequestRecord:
         self.prompt_tokens: int | None = None
         self.completion_tokens = 0
         self.is_queued = False
-        metrics.streams_open.inc()
+        self._metrics.open.inc()
 
-    def tokens_arrived(self) -> None:
-        """Time the arrival of output."""
+    def items_arrived(self, arrived: Iterable[tuple[int, Tokens]]) -> None:
+        """Time the arrival of output; what comes together counts once."""
+        if not any(item.token_ids for _, item in arrived):
+            return
         now_s = time.monotonic()
         if self._last_token_s is None:
-            self._metrics.first_token.observe(now_s - self._started_s)
+            self._metrics.first_token.labels(self.class_name or NO_CLASS).observe(now_s - self._started_s)
         else:
             self._metrics.inter_token.observe(now_s - self._last_token_s)
         self._last_token_s = now_s
@@ -73,8 +77,8 @@ class RequestRecord:
         if self._ended:
             raise RuntimeError("a request ends once")
         self._ended = True
-        self._metrics.streams_open.dec()
-        self._metrics.requests.labels(outcome=outcome.value).inc()
+        self._metrics.open.dec()
+        self._metrics.ended.labels(outcome.value, self.class_name or NO_CLASS).inc()
         if outcome is Reason.DEADLINE_EXCEEDED:
             self._metrics.deadlines_exceeded.labels(place=self._place.value).inc()
         self._log.info(

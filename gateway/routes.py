@@ -1,4 +1,4 @@
-"""The routes: two that generate, and those that tell."""
+"""The routes: two that generate, two that tokenise, and those that tell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from gateway.api import API, Api
 from gateway.chat import ChatEndpoint
 from gateway.completions import CompletionEndpoint
+from gateway.endpoint import Body, Endpoint
 from gateway.generation import answer
-from gateway.intake import Body, Endpoint
 from gateway.metrics import Metrics
+from gateway.tokenizing import detokenize, tokenize
 from workers.wire import ModelCard
+
+HEALTH_PATHS = frozenset({"/livez", "/readyz"})
+"""What balancers ask. Everything else needs a key, where there are keys."""
 
 
 def api_routes() -> list[web.RouteDef]:
@@ -22,6 +26,8 @@ def api_routes() -> list[web.RouteDef]:
     return [
         _generating(ChatEndpoint()),
         _generating(CompletionEndpoint()),
+        web.post("/tokenize", tokenize),
+        web.post("/detokenize", detokenize),
         web.get("/v1/models", _list_models),
         web.get("/v1/models/{model:.+}", _show_model),
         web.get("/livez", _live),
@@ -58,7 +64,7 @@ def _generating(endpoint: Endpoint[Body]) -> web.RouteDef:
 def _known_caller(request: web.Request) -> Api:
     """What a handler is given, once the caller is known. Raises ``Refused``."""
     api = request.app[API]
-    api.keys.identify(request.headers.get(hdrs.AUTHORIZATION))
+    api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
     return api
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from gateway.errors import Reason, Refused
-from gateway.schema import GenerationBody, StrictModel, neutral
+from gateway.schema import Neutral, StrictModel, invalid
+from gateway.schema_generation import GenerationBody, Label, Width
+from gateway.schema_refused import RefusedInChat
 
 MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
@@ -38,17 +39,19 @@ Content = Annotated[
 class Message(StrictModel):
     """One message. Text parts are joined by a line feed: chat templates know one string."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content
-    name: Annotated[str, Field(max_length=64)] | None = None
-    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
+        description="`developer` is `system` to models that do not know it."
+    )
+    content: Content = Field(description="A text, or text parts, which are joined by a line feed.")
+    name: Annotated[str, Field(max_length=64)] | None = Field(None, description="Given to the chat template.")
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = Field(None, description="Given to the chat template.")
 
     # What the official SDK writes when an answer is sent back as history.
-    tool_calls: Annotated[None, neutral([])] = None
-    function_call: Annotated[None, neutral()] = None
-    refusal: Annotated[None, neutral()] = None
-    audio: Annotated[None, neutral()] = None
-    annotations: Annotated[None, neutral([])] = None
+    tool_calls: Annotated[None, Neutral([])] = None
+    function_call: Annotated[None, Neutral()] = None
+    refusal: Annotated[None, Neutral()] = None
+    audio: Annotated[None, Neutral()] = None
+    annotations: Annotated[None, Neutral([])] = None
 
     @property
     def text(self) -> str:
@@ -62,51 +65,40 @@ class Message(StrictModel):
         return {field: text for field, text in given.items() if text is not None}
 
 
-class ChatCompletionRequest(GenerationBody):
-    """``max_tokens`` is the older name of ``max_completion_tokens``; both may be given when they agree."""
+Messages = Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
 
-    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
-    # Without influence on the answer.
-    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
-    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
-    parallel_tool_calls: bool | None = None
+class ChatCompletionRequest(GenerationBody, RefusedInChat):
+    """A conversation. ``max_tokens`` is the older name of ``max_completion_tokens``."""
 
-    # OpenAI's, not implemented yet.
-    logprobs: Annotated[None, neutral(False)] = None
-    top_logprobs: Annotated[None, neutral(0)] = None
-    response_format: Annotated[None, neutral({"type": "text"})] = None
-    tools: Annotated[None, neutral([])] = None
-    tool_choice: Annotated[None, neutral("none", "auto")] = None
-    functions: Annotated[None, neutral([])] = None
-    function_call: Annotated[None, neutral("none", "auto")] = None
-    store: Annotated[None, neutral(False)] = None
-    modalities: Annotated[None, neutral(["text"])] = None
-    audio: Annotated[None, neutral()] = None
-    prediction: Annotated[None, neutral()] = None
-    reasoning_effort: Annotated[None, neutral()] = None
-    verbosity: Annotated[None, neutral()] = None
-    web_search_options: Annotated[None, neutral()] = None
+    messages: Messages = Field(description="The conversation so far. Control tokens written in it are plain text.")
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="The newer name of `max_tokens`; both may be given when they agree."
+    )
+    logprobs: bool | None = Field(None, description="Whether the log-probabilities of the output's tokens are told.")
+    top_logprobs: Width | None = Field(
+        None, description="With `logprobs`: so many of the likeliest tokens beside each are told too."
+    )
+    add_generation_prompt: bool | None = Field(
+        None, description="Not given or true: the template opens the assistant's turn. (vLLM)"
+    )
 
-    # vLLM's and SGLang's, not implemented yet.
-    echo: Annotated[None, neutral(False)] = None
-    add_generation_prompt: Annotated[None, neutral(True)] = None
-    continue_final_message: Annotated[None, neutral(False)] = None
-    add_special_tokens: Annotated[None, neutral(False)] = None
-    chat_template: Annotated[None, neutral()] = None
-    chat_template_kwargs: Annotated[None, neutral({})] = None
-    documents: Annotated[None, neutral([])] = None
+    prompt_cache_key: Label | None = Field(None, description="A label of the client's own, without influence.")
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = Field(None, description="Without influence.")
+    safety_identifier: Label | None = Field(None, description="A label of the client's own, without influence.")
+    parallel_tool_calls: bool | None = Field(None, description="Without influence, as there are no tools.")
 
     @property
     def output_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     def check(self) -> None:
         super().check()
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise Refused(
-                Reason.INVALID_VALUE,
-                "'max_tokens' and 'max_completion_tokens' are two names of one limit and differ.",
-                param="max_completion_tokens",
-            )
+            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "is only allowed when 'logprobs' is true")

@@ -17,13 +17,15 @@ import structlog
 from admission.events import EndReason, FinishReason, Paused, PauseReason, Start
 from admission.queue import Claim
 from admission.redis_queue import RedisQueue
+from admission.scheduler import ReportError
 from gateway.errors import Reason
-from gateway.metrics import Metrics
+from gateway.metrics import WorkerMetrics
 from gateway.prefix_hashes import block_hashes
 from gateway.relay import Relay
+from gateway.scores import is_whole, since
 from gateway.sequence_records import Custody, SequenceRecord, job_of, unreadable
 from gateway.store_acts import StoreActs
-from workers.wire import Delivery, Job, ReportMessage
+from workers.wire import Delivery, Job, Logprobs, PromptNews, ReportMessage, Scores
 
 _log = structlog.get_logger(__name__)
 
@@ -50,7 +52,7 @@ class SequenceBook:
         queue: RedisQueue,
         acts: StoreActs,
         relay: Relay,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
     ) -> None:
         self._driver_id = driver_id
         self._most_tokens = most_tokens
@@ -91,14 +93,20 @@ class SequenceBook:
         for start in starts:
             record = self._records[start.sequence_id]
             record.slot = start.slot
+            if record.cached_tokens is None:
+                record.cached_tokens = min(start.computed_tokens, len(record.job.prompt_ids))
             self._slots[start.slot] = record
 
     def take_report(self, report: ReportMessage, finished: Mapping[int, FinishReason]) -> None:
-        """Keep the tokens of sequences that have not ended, and make deliveries of them."""
+        """Keep the tokens of sequences that have not ended, and make deliveries of them.
+
+        Raises ``ReportError`` when log-probabilities are missing, or are those of other tokens.
+        """
+        scores = self._take_scores(report.logprobs) if report.logprobs else {}
         for slot, token in report.tokens:
             record = self._slots.get(slot)
             if record is not None and not record.closed:
-                self._take_token(record, token, finished.get(slot))
+                self._take_token(record, token, finished.get(slot), scores.get(slot))
             else:
                 self._metrics.unwanted_tokens.inc()
         for slot, reason in finished.items():
@@ -187,15 +195,52 @@ class SequenceBook:
             )
         return record
 
-    def _take_token(self, record: SequenceRecord, token: int, finish: FinishReason | None) -> None:
+    def _take_scores(self, logprobs: Iterable[Logprobs]) -> dict[int, Scores]:
+        """Tell those of prompts, as far as they are new; the result has those of emitted tokens, by slot."""
+        emitted: dict[int, Scores] = {}
+        for found in logprobs:
+            record = self._slots.get(found.slot)
+            if record is None or record.closed:
+                continue
+            scores = Scores(own=found.own, top_ids=found.top_ids, top=found.top)
+            end, length = found.start + len(found.own), len(record.job.prompt_ids)
+            if not is_whole(scores):
+                raise ReportError(f"log-probabilities of slot {found.slot} do not fit each other")
+            if end <= length and found.start <= record.scored_tokens:
+                self._tell_prompt_scores(record, since(scores, min(record.scored_tokens, end) - found.start))
+            elif found.start == length + len(record.output) and end == found.start + 1:
+                emitted[found.slot] = scores
+            else:
+                raise ReportError(f"log-probabilities of slot {found.slot} from {found.start} on are of other tokens")
+        return emitted
+
+    def _tell_prompt_scores(self, record: SequenceRecord, scores: Scores) -> None:
+        """Nothing is told when it was all told before, as after a preemption."""
+        if scores.own:
+            self._say(record, len(record.output), (), prompt=PromptNews(start=record.scored_tokens, scores=scores))
+            record.scored_tokens += len(scores.own)
+
+    def _take_token(
+        self, record: SequenceRecord, token: int, finish: FinishReason | None, scores: Scores | None
+    ) -> None:
         """An eos ends the output and is no part of it."""
+        if scores is None and record.job.sampling.top_logprobs is not None:
+            raise ReportError(f"no log-probability of a token of slot {record.slot}")
+        position = len(record.output)
+        prompt = self._prompt_news(record) if position == 0 else None
         if finish is None or finish is FinishReason.LENGTH:
-            position = len(record.output)
             record.output.append(token)
-            self._say(record, position, (token,), finish="" if finish is None else finish.value)
+            ending = "" if finish is None else finish.value
+            self._say(record, position, (token,), finish=ending, scores=scores, prompt=prompt)
         elif finish is FinishReason.STOP:
-            self._say(record, len(record.output), (), finish=finish.value)
+            self._say(record, position, (), finish=finish.value, prompt=prompt)
         record.closed = finish in {FinishReason.LENGTH, FinishReason.STOP}
+
+    def _prompt_news(self, record: SequenceRecord) -> PromptNews | None:
+        """What comes with the first token: the prompt has been computed."""
+        if record.job.sampling.prompt_logprobs is not None and record.scored_tokens < len(record.job.prompt_ids):
+            raise ReportError(f"log-probabilities of the prompt in slot {record.slot} are missing")
+        return PromptNews(cached_tokens=record.cached_tokens) if record.cached_tokens else None
 
     def _tell_end(self, record: SequenceRecord, reason: EndReason) -> None:
         match reason:
@@ -211,7 +256,15 @@ class SequenceBook:
         self._say(record, len(record.output), (), finish=finish, error="" if error is None else error.value)
 
     def _say(
-        self, record: SequenceRecord, position: int, token_ids: tuple[int, ...], *, finish: str = "", error: str = ""
+        self,
+        record: SequenceRecord,
+        position: int,
+        token_ids: tuple[int, ...],
+        *,
+        finish: str = "",
+        error: str = "",
+        scores: Scores | None = None,
+        prompt: PromptNews | None = None,
     ) -> None:
         self._output[record.job.origin].append(
             Delivery(
@@ -220,6 +273,8 @@ class SequenceBook:
                 token_ids=token_ids,
                 finish=finish,
                 error=error,
+                scores=scores,
+                prompt=prompt,
             )
         )
 

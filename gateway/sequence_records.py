@@ -26,7 +26,9 @@ class Custody(Enum):
 class SequenceRecord:
     """``output``: every token so far, an eos not counted. ``closed``: its origin has been told how it ended.
 
-    ``block_hashes`` name the full KV blocks of its prompt; none: it shares nothing.
+    ``block_hashes`` name the full KV blocks of its prompt; none: it shares nothing. ``cached_tokens`` of the prompt
+    were there when it first started here; None: it has not. ``scored_tokens``: of so many tokens of the prompt the
+    log-probabilities have been told, the first one, which has none, included.
     """
 
     job: Job
@@ -35,6 +37,8 @@ class SequenceRecord:
     custody: Custody = Custody.HELD
     closed: bool = False
     block_hashes: tuple[bytes, ...] = ()
+    cached_tokens: int | None = None
+    scored_tokens: int = 1
 
     @classmethod
     def of(cls, job: Job) -> SequenceRecord:

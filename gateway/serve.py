@@ -18,7 +18,7 @@ from functools import partial
 import redis.asyncio
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from admission.presets import preset, queue_order
 from admission.queue import QueueBounds, StoreUnavailable
@@ -32,6 +32,7 @@ from gateway.clock import monotonic_us
 from gateway.http_settings import HttpSettings
 from gateway.key_file import read_keys
 from gateway.metrics import Metrics
+from gateway.open_files import connections_that_fit
 from gateway.recording import RecordBounds, Recorder
 from gateway.settings import GatewaySettings
 from gateway.tasks import run_beside
@@ -47,10 +48,13 @@ async def serve(settings: GatewaySettings) -> None:
     try:
         await _check_store(client)
         classes, keys = _read_files(settings)
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more series for each counter
         metrics = Metrics(CollectorRegistry())
         recorder = _recorder(settings)
         assembly = Assembly(_options(settings, classes), client=client, metrics=metrics, recorder=recorder)
-        http = HttpSettings(max_body_bytes=settings.max_body_bytes)
+        http = HttpSettings(
+            max_body_bytes=settings.max_body_bytes, max_connections=connections_that_fit(settings.max_connections)
+        )
         app = build_app(
             dispatcher=assembly.machinery,
             metrics=metrics,
@@ -211,6 +215,7 @@ def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:
         max_slots=settings.max_slots,
         kv_blocks=settings.kv_blocks,
         max_moves=settings.max_moves,
+        progress_timeout_s=settings.worker_timeout_s,
     )
 
 

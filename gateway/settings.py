@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic_settings import NoDecode
+from pydantic_settings import CliImplicitFlag, NoDecode
 
 from admission.presets import PRESETS, preset
 from admission.standing import WaitingOrderName
 from gateway.class_file import read_classes
 from gateway.key_file import read_keys
+from gateway.links import PROGRESS_TIMEOUT_S
 from gateway.settings_sources import CommandSettings
 from workers.wire import TcpAddress, parse_address
 
@@ -134,8 +135,21 @@ class ServingSettings(CommandSettings):
     record_mib: int = Field(
         1024, ge=64, description="MiB that the logs of one gateway may take; beyond it its oldest are deleted"
     )
+    worker_timeout_s: float = Field(
+        PROGRESS_TIMEOUT_S,
+        gt=0,
+        le=3600,
+        description="seconds without a report after which a worker counts as lost; above its slowest iteration, a whole"
+        " token budget of prompt",
+    )
     max_body_bytes: int = Field(
         4 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest request body; beyond it 413"
+    )
+    max_connections: int = Field(
+        4096,
+        ge=1,
+        le=100_000,
+        description="HTTP connections of a gateway, idle ones too; beyond it 503, but for health checks",
     )
 
     @model_validator(mode="after")
@@ -229,6 +243,11 @@ class UpSettings(ServingSettings):
         None,
         ge=1,
         description="threads that a worker computes with on the CPU (if not given: one for each usable core)",
+    )
+    deterministic: CliImplicitFlag[bool] = Field(
+        False,
+        description="let no request's output depend on what else is in the batch, in bfloat16 either; slower, see"
+        " docs/worker.md",
     )
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"

@@ -61,7 +61,7 @@ class StoreActs:
     """What is still to be done in the store, oldest first. ``run`` does it."""
 
     def __init__(self, *, metrics: Metrics, most_pending_ids: int = MOST_PENDING_IDS) -> None:
-        self._metrics = metrics
+        self._metrics = metrics.queue
         self._most_pending_ids = most_pending_ids
         self._pending: deque[_Act] = deque()
         self._num_ids = 0
@@ -120,7 +120,7 @@ class StoreActs:
         self._pending.append(act)
         self._num_ids += len(act.entry_ids)
         while self._num_ids > self._most_pending_ids:
-            self._metrics.store_acts_dropped.inc(self._remove_oldest())
+            self._metrics.acts_dropped.inc(self._remove_oldest())
         self._idle.clear()
         self._stirred.set()
 

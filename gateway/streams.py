@@ -29,7 +29,8 @@ from gateway.errors import Reason
 from gateway.estimates import Estimates
 from gateway.forecast import WaitForecast, retry_after_s
 from gateway.metrics import Metrics
-from workers.wire import Delivery
+from gateway.scores import num_values, since, token_logprobs
+from workers.wire import Delivery, PromptNews, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class StreamBounds:
     """How far a reader may fall behind its tokens.
 
     ``unread_tokens`` may wait for it; with so many waiting, it has ``slow_us`` to read some before it is cut. With
-    ``most_unread_tokens`` waiting it is cut at once. A token takes 8 bytes here (its integer is mostly shared).
+    ``most_unread_tokens`` waiting it is cut at once. A token takes 8 bytes here (its integer is mostly shared). Each
+    log-probability counts as one more token there; it takes some 70 bytes.
     """
 
     unread_tokens: int = 2048
@@ -66,7 +68,6 @@ class Stream:
         self.offered_us = offered_us
         self.driver_id: str | None = None
         self.output: list[int] = []  # every token so far: another driver may have to go on from them
-        self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self.cached_tokens = 0
         self.num_moves = 0
         self.cancel_reason: str | None = None
@@ -74,7 +75,11 @@ class Stream:
         self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._on_lost = on_lost
+        self._prompt_scores: list[Scores] = []
+        self._scored_tokens = 1  # of the prompt: its first one has no log-probability
         self._unread: list[int] = []
+        self._unread_scores: list[Scores] = []
+        self._unread_values = 0
         self._unread_since_us: int | None = None
         self._end: Tokens | None = None
         self._exhausted = False
@@ -87,6 +92,10 @@ class Stream:
     @property
     def next_position(self) -> int:
         return len(self.output)
+
+    @property
+    def prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
+        return token_logprobs(self._prompt_scores)
 
     @property
     def is_open(self) -> bool:
@@ -117,13 +126,31 @@ class Stream:
             self._stirred.set()
             self._on_cancel(self)
 
-    def put(self, token_ids: Sequence[int], now_us: int) -> None:
-        """The next tokens."""
+    def put(self, token_ids: Sequence[int], now_us: int, scores: Scores | None = None) -> None:
+        """The next tokens, with their log-probabilities where they are asked for."""
         if not self._unread:
             self._unread_since_us = now_us
         self._unread.extend(token_ids)
+        if scores is not None:
+            self._unread_scores.append(scores)
+            self._unread_values += num_values(scores)
         self.output.extend(token_ids)
         self._stirred.set()
+
+    def learn(self, news: PromptNews) -> bool:
+        """Take what is told of the prompt, as far as it is the next; the result says whether any of it was.
+
+        It counts only before the first token: afterwards it comes again, from whoever carries the sequence on.
+        """
+        if self.output:
+            return False
+        self.cached_tokens = self.cached_tokens or news.cached_tokens
+        known = self._scored_tokens - news.start
+        if news.scores is None or not 0 <= known < len(news.scores.own):
+            return False
+        self._prompt_scores.append(since(news.scores, known))
+        self._scored_tokens = news.start + len(news.scores.own)
+        return True
 
     def end(self, end: Tokens) -> None:
         """The driver says that nothing comes after this. ``end`` carries no tokens."""
@@ -145,18 +172,22 @@ class Stream:
     def lags_beyond(self, bounds: StreamBounds, now_us: int) -> bool:
         """Whether the reader has fallen too far behind for too long."""
         unread = len(self._unread)
+        if unread + self._unread_values >= bounds.most_unread_tokens:
+            return True
         if unread < bounds.unread_tokens or self._unread_since_us is None:
             return False
-        return unread >= bounds.most_unread_tokens or now_us - self._unread_since_us >= bounds.slow_us
+        return now_us - self._unread_since_us >= bounds.slow_us
 
     def _take(self) -> Tokens:
-        token_ids = tuple(self._unread)
+        token_ids, logprobs = tuple(self._unread), token_logprobs(self._unread_scores)
         self._unread.clear()
+        self._unread_scores.clear()
+        self._unread_values = 0
         end = self._end
         if end is None:
-            return Tokens(token_ids=token_ids)
+            return Tokens(token_ids=token_ids, logprobs=logprobs)
         self._exhausted = True
-        return replace(end, token_ids=token_ids)
+        return replace(end, token_ids=token_ids, logprobs=logprobs)
 
 
 class Streams:
@@ -171,7 +202,7 @@ class Streams:
         bounds: StreamBounds | None = None,
     ) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._metrics = metrics.requests
         self._estimates = estimates
         self._bounds = bounds or StreamBounds()
         self._open: dict[str, Stream] = {}
@@ -263,12 +294,17 @@ class Streams:
         return tuple(self._open.values())
 
     def _deliver_one(self, driver_id: str, stream: Stream, delivery: Delivery, now_us: int) -> None:
+        if delivery.prompt is not None and stream.learn(delivery.prompt):
+            stream.driver_id = driver_id
         fresh = self._fresh(stream, delivery)
         if fresh:
             if stream.next_position == 0:
                 self._score(stream, now_us)
             stream.driver_id = driver_id
-            stream.put(fresh, now_us)
+            scores = delivery.scores
+            if scores is not None:
+                scores = since(scores, len(delivery.token_ids) - len(fresh))
+            stream.put(fresh, now_us, scores)
         if delivery.error:
             if stream.driver_id in {None, driver_id}:
                 self._fail(stream, _reason(delivery.error))

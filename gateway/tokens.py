@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from gateway.chat_template import ChatTemplate, TemplateFailed
+from gateway.chat_template import ChatTemplate, TemplateFailed, Turn
 from gateway.control_tokens import ControlTokens, Piece, control_literals, unused_markers
-from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table
+from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table, without
 from gateway.errors import Reason, Refused
+from gateway.token_names import TokenNames
 from workers.wire import TokenizerFiles
 
 ChatMessages = Sequence[Mapping[str, str]]
 
 _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _USER_FIELDS = ("content", "name", "tool_call_id")
+
+
+class SpecialTokens(Enum):
+    """What they are in a text that is made of tokens."""
+
+    HIDDEN = auto()
+    SHOWN = auto()
 
 
 class ChatTokenizer:
@@ -41,14 +50,21 @@ class ChatTokenizer:
         literals = control_literals(added_tokens, "" if self._template is None else self._template.literals)
         self._control = ControlTokens(literals)
         self._control_ids = frozenset(token["id"] for token in added_tokens if token["content"] in literals)
-        self._byte_table = byte_table(self._tokenizer, self._special_ids) if _is_byte_level(definition) else None
+        added = {token["id"]: token["content"] for token in added_tokens}
+        self._byte_table = byte_table(self._tokenizer, added) if _is_byte_level(definition) else None
+        self._plain_byte_table = None if self._byte_table is None else without(self._byte_table, self._special_ids)
+        self.names = TokenNames(self._tokenizer, self._byte_table, added)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt, with the tokens that the tokenizer itself adds (such as a BOS)."""
         return tuple(self._tokenizer.encode(text).ids)
 
-    def encode_chat(self, messages: ChatMessages) -> tuple[int, ...]:
-        """Ids of a conversation through the chat template, open for the assistant's turn.
+    def encode_bare_text(self, text: str) -> tuple[int, ...]:
+        """Ids of a raw prompt, and nothing added."""
+        return tuple(self._encode(text))
+
+    def encode_chat(self, messages: ChatMessages, turn: Turn = Turn.OPEN) -> tuple[int, ...]:
+        """Ids of a conversation through the chat template.
 
         Raises ``Refused`` (400, ``param`` is ``messages``) when there is no template or it fails on these messages.
         """
@@ -57,32 +73,49 @@ class ChatTokenizer:
         words = [message[field] for message in messages for field in _USER_FIELDS if field in message]
         try:
             if self._control.occur_in(words):
-                return self._encode_guarded(self._template, messages, words)
-            return tuple(self._encode(self._template.render(messages)))
+                return self._encode_guarded(self._template, messages, words, turn)
+            return tuple(self._encode(self._template.render(messages, turn)))
         except TemplateFailed as failed:
             raise _refused(str(failed)) from failed
 
-    def detokenizer(self, prompt_ids: Sequence[int]) -> Detokenizer:
+    def detokenizer(self, prompt_ids: Sequence[int], special: SpecialTokens = SpecialTokens.HIDDEN) -> Detokenizer:
         """A fresh detokenizer for the output that follows ``prompt_ids``."""
-        if self._byte_table is not None:
-            return ByteDetokenizer(self._byte_table, prompt_ids)
-        return WindowDetokenizer(self._tokenizer, self._special_ids, prompt_ids)
+        if self._byte_table is None or self._plain_byte_table is None:
+            hidden_ids = self._special_ids if special is SpecialTokens.HIDDEN else frozenset[int]()
+            return WindowDetokenizer(self._tokenizer, hidden_ids, prompt_ids)
+        table = self._plain_byte_table if special is SpecialTokens.HIDDEN else self._byte_table
+        return ByteDetokenizer(table, prompt_ids)
+
+    def decode(self, token_ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+        """The text of all tokens, special ones included, and where in it that of each one begins, in characters."""
+        detokenizer = self.detokenizer((), SpecialTokens.SHOWN)
+        pieces: list[str] = []
+        offsets: list[int] = []
+        length = 0
+        for token_id in token_ids:
+            offsets.append(length)
+            pieces.append(detokenizer.feed(token_id))
+            length += len(pieces[-1])
+        pieces.append(detokenizer.flush())
+        return "".join(pieces), tuple(offsets)
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
-    def _encode_guarded(self, template: ChatTemplate, messages: ChatMessages, words: Sequence[str]) -> tuple[int, ...]:
+    def _encode_guarded(
+        self, template: ChatTemplate, messages: ChatMessages, words: Sequence[str], turn: Turn
+    ) -> tuple[int, ...]:
         """Encode a conversation whose words contain control literals, so that these stay words."""
         markers = unused_markers(words)
         if markers is None:
             raise _refused("the conversation uses every private character")
         marked = [_map_words(message, lambda text: self._control.mark(text, markers)) for message in messages]
-        pieces = self._control.pieces(template.render(marked), markers)
+        pieces = self._control.pieces(template.render(marked, turn), markers)
         token_ids = [token_id for index, piece in enumerate(pieces) for token_id in self._encode_piece(index, piece)]
         # A template may take content apart in ways that lose the marks. So count: the same conversation, with plain
         # words for the literals, has as many special tokens as this one may have.
         harmless = [_map_words(message, self._control.neutralise) for message in messages]
-        if self._num_special(token_ids) != self._num_special(self._encode(template.render(harmless))):
+        if self._num_special(token_ids) != self._num_special(self._encode(template.render(harmless, turn))):
             raise _refused("a message contains a control token of this model")
         return tuple(token_ids)
 

@@ -156,7 +156,7 @@ class PagedStep:
         for view in tensors.groups:
             result[view.start : view.stop] = self._attend_group(view, arguments, query)
         for view in tensors.chunks:
-            result[view.start : view.stop] = self._attend_chunk(view, arguments, query)
+            result[view.start : view.stop] = attend_chunk(self.pool, view, arguments, query[:, view.start : view.stop])
         return result
 
     def _attend_group(self, view: View, arguments: Arguments, query: Tensor) -> Tensor:
@@ -168,21 +168,21 @@ class PagedStep:
         keys, values = self.pool.gather(arguments.layer, view.rows, count * kv_heads)
         return attend_plainly(folded, keys, values, view.mask, arguments).view(count, heads, -1)
 
-    def _attend_chunk(self, view: View, arguments: Arguments, query: Tensor) -> Tensor:
-        """One sequence with several queries."""
-        heads, count, dim = query.shape[0], view.stop - view.start, query.shape[2]
-        kv_heads = self.pool.layers[arguments.layer].kv_heads
-        keys, values = self.pool.gather(arguments.layer, view.rows, kv_heads)
-        chunk = query[:, view.start : view.stop]
-        if arguments.softcap is None:
-            attended = scaled_dot_product_attention(
-                chunk[None], keys[None], values[None], view.mask, scale=arguments.scale, enable_gqa=heads != kv_heads
-            )[0]
-        else:
-            folded = chunk.reshape(kv_heads, heads // kv_heads * count, dim)
-            mask = view.mask.repeat(heads // kv_heads, 1)
-            attended = attend_plainly(folded, keys, values, mask, arguments).view(heads, count, -1)
-        return attended.transpose(0, 1)
+
+def attend_chunk(pool: KVPool, view: View, arguments: Arguments, chunk: Tensor) -> Tensor:
+    """One sequence with several queries: ``chunk`` [heads, queries, dim]; [queries, heads, value_dim]."""
+    heads, count, dim = chunk.shape
+    kv_heads = pool.layers[arguments.layer].kv_heads
+    keys, values = pool.gather(arguments.layer, view.rows, kv_heads)
+    if arguments.softcap is None:
+        attended = scaled_dot_product_attention(
+            chunk[None], keys[None], values[None], view.mask, scale=arguments.scale, enable_gqa=heads != kv_heads
+        )[0]
+    else:
+        folded = chunk.reshape(kv_heads, heads // kv_heads * count, dim)
+        mask = view.mask.repeat(heads // kv_heads, 1)
+        attended = attend_plainly(folded, keys, values, mask, arguments).view(heads, count, -1)
+    return attended.transpose(0, 1)
 
 
 def attend_plainly(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, arguments: Arguments) -> Tensor:

@@ -177,29 +177,29 @@ class _Tokens:
 def _kind_tensors(kind: LayerKind, layout: Layout, tokens: _Tokens, target: Target) -> KindTensors:
     size, device = target.block_size, target.device
     blocks = tokens.tables[tokens.slots, tokens.positions // size]
-    write_rows = _head_rows(blocks[None], kind.kv_heads)[0] * size + tokens.positions % size
+    write_rows = head_rows(blocks[None], kind.kv_heads)[0] * size + tokens.positions % size
     groups, chunks = [], []
     for part in layout.groups:
         num_blocks = -(-part.length // size)
-        rows = _head_rows(tokens.tables[tokens.slots[part.start : part.stop], :num_blocks], kind.kv_heads)
+        rows = head_rows(tokens.tables[tokens.slots[part.start : part.stop], :num_blocks], kind.kv_heads)
         # Scores of groups are float32 always (see attention.py), so their mask is.
-        mask = _mask(tokens.positions[part.start : part.stop], num_blocks * size, kind.window, torch.float32)
+        mask = mask_of(tokens.positions[part.start : part.stop], num_blocks * size, kind.window, torch.float32)
         mask = mask.repeat_interleave(kind.kv_heads, dim=0)[:, None, :]
         groups.append(View(start=part.start, stop=part.stop, rows=rows.flatten().to(device), mask=mask.to(device)))
     for part in layout.chunks:
         num_blocks = -(-part.length // size)
-        rows = _head_rows(tokens.tables[tokens.slots[part.start], None, :num_blocks], kind.kv_heads)
-        mask = _mask(tokens.positions[part.start : part.stop], num_blocks * size, kind.window, target.dtype)
+        rows = head_rows(tokens.tables[tokens.slots[part.start], None, :num_blocks], kind.kv_heads)
+        mask = mask_of(tokens.positions[part.start : part.stop], num_blocks * size, kind.window, target.dtype)
         chunks.append(View(start=part.start, stop=part.stop, rows=rows.flatten().to(device), mask=mask.to(device)))
     return KindTensors(write_rows=write_rows.flatten().to(device), groups=tuple(groups), chunks=tuple(chunks))
 
 
-def _head_rows(blocks: Tensor, kv_heads: int) -> Tensor:
+def head_rows(blocks: Tensor, kv_heads: int) -> Tensor:
     """The pool's rows of ``blocks`` [sequences, n] for every head: [sequences, kv_heads, n]."""
     return blocks[:, None, :] * kv_heads + torch.arange(kv_heads)[None, :, None]
 
 
-def _mask(positions: Tensor, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
+def mask_of(positions: Tensor, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
     """[queries, length]: 0 where the query at each of ``positions`` may look, minus infinity elsewhere."""
     keys = torch.arange(length)
     hidden = keys > positions[:, None]

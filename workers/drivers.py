@@ -6,6 +6,9 @@ message ends that connection, and no other.
 There is one driver at a time. Others may connect, prove themselves and ask, but a ``Welcome`` makes its sender the
 driver only with an epoch above every one seen (or equal to the last, when no driver is connected: the same driver is
 back). So a gateway that lost its lease without noticing can do no harm, and one that hangs can be replaced.
+
+An iteration that hangs outlives its driver, who gives the worker up. Until it ends, the worker introduces itself to
+nobody: a new driver would claim sequences, wait for them in vain, and each of them would have moved for nothing.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ class Drivers:
         self._tokenizer_frame = encode(tokenizer)
         self._dismiss = dismiss
         self._driver: Link | None = None
+        self._loss: DriverLost | None = None  # the last one: the engine takes them in order
+        self._held: list[Link] = []
         self._last_epoch = 0
         self._handlers: dict[tuple[Phase, type[Message]], Callable[[Link, Any, float], None]] = {
             (Phase.PROVING, Auth): self._prove,
@@ -82,9 +87,30 @@ class Drivers:
 
     def forget(self, link: Link) -> None:
         """The link was cut; if it was the driver's, its sequences go too."""
+        if link in self._held:
+            self._held.remove(link)
         if link is self._driver:
             self._driver = None
-            self._mail.put(DriverLost(link=link))
+            self._loss = DriverLost(link=link)
+            self._mail.put(self._loss)
+
+    def take_held(self) -> list[Link]:
+        """Those who were to wait for their ``Hello``, once the engine has let go of the former driver."""
+        if not self._engine_is_free:
+            return []
+        held, self._held = self._held, []
+        return held
+
+    def introduce(self, link: Link, now: float) -> None:
+        """Say hello, now or when the engine is free. Raises ``LinkLost``."""
+        if self._engine_is_free:
+            link.send(self._introduce(self._last_epoch), now)
+        else:
+            self._held.append(link)
+
+    @property
+    def _engine_is_free(self) -> bool:
+        return self._loss is None or self._loss.settled.is_set()
 
     def _prove(self, link: Link, auth: Auth, now: float) -> None:
         if auth.version != WIRE_VERSION:
@@ -92,7 +118,7 @@ class Drivers:
         if not hmac.compare_digest(auth.digest, auth_digest(self._secret, link.nonce)):
             raise Refused("wrong secret")
         link.begin_asking(auth.peer, now)
-        link.send(self._introduce(self._last_epoch), now)
+        self.introduce(link, now)
 
     def _welcome(self, link: Link, welcome: Welcome, _now: float) -> None:
         if not 1 <= welcome.max_in_flight <= MAX_IN_FLIGHT:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
 
 from workers.batch import Batch, BlockTables, Target, build_batch, lay_out
+from workers.fixed_shapes import FixedShapes
 from workers.kv_cache import KVPool
 from workers.model import CausalModel
 from workers.sampler import TopLogprobs, log_probabilities, sample
@@ -41,6 +43,13 @@ class Outcome:
     logprobs: list[Logprobs] = field(default_factory=list)
 
 
+class Shapes(Enum):
+    """Of a step's forward passes: MIXED, one pass as large as the step; FIXED, passes of one shape, at a cost."""
+
+    MIXED = auto()
+    FIXED = auto()
+
+
 class Engine:
     """One model, its KV pool and its slots. An ``Executor``; used from one thread."""
 
@@ -53,6 +62,7 @@ class Engine:
         files: TokenizerFiles,
         max_slots: int,
         host_blocks: int = 0,
+        shapes: Shapes = Shapes.MIXED,
     ) -> None:
         self.card = card
         self.max_slots = max_slots
@@ -77,6 +87,7 @@ class Engine:
             max_blocks=-(-card.context_length // pool.block_size),
             null_block=pool.null_block,
         )
+        self._fixed = FixedShapes(model, pool, self._tables.tensor) if shapes is Shapes.FIXED else None
         self._target = Target(
             block_size=pool.block_size,
             kinds=tuple(dict.fromkeys(layer.kind for layer in model.layers)),
@@ -147,7 +158,7 @@ class Engine:
         return min(ids) >= 0 and max(ids) < self._model.vocab_size and self._sampling.is_usable(work.state.slot)
 
     def _run(self, works: Sequence[Work]) -> Outcome:
-        """One forward pass over everything, and before it some for the prompts whose tokens are to be scored."""
+        """A forward pass over everything, and before it some for the prompts whose tokens are to be scored."""
         outcome = Outcome()
         emitting: list[Work] = []
         logits: list[Tensor] = []
@@ -159,12 +170,25 @@ class Engine:
                     logits.append(last)
         plain = [work for work in works if not wants_prompt_logprobs(work)]
         if plain:
-            batch = self._batch(plain)
-            emitting += batch.emitting
-            logits.append(self._model.logits(batch, self._pool, batch.emit_rows))
+            others, of_others = self._emitted(plain)
+            emitting += others
+            logits.append(of_others)
         if emitting:
             self._sample(emitting, logits[0] if len(logits) == 1 else torch.cat(logits), outcome)
         return outcome
+
+    def _emitted(self, works: Sequence[Work]) -> tuple[Sequence[Work], Tensor]:
+        """Run everything; those that emit, and logits for each."""
+        if self._fixed is not None:
+            return self._fixed.emitted(works)
+        batch = self._batch(works)
+        return batch.emitting, self._model.logits(batch, self._pool, batch.emit_rows)
+
+    def _all_logits(self, work: Work) -> Tensor:
+        if self._fixed is not None:
+            return self._fixed.all_logits(work)
+        batch = self._batch([work])
+        return self._model.logits(batch, self._pool, torch.arange(work.length, device=self._model.device))
 
     def _batch(self, works: Sequence[Work]) -> Batch:
         return build_batch(lay_out(works, GROUP_TOKENS[self._model.device.type]), self._tables.tensor, self._target)
@@ -174,8 +198,7 @@ class Engine:
         state, end = work.state, work.start + work.length
         for start in range(work.start, end, ROWS_SCORED_AT_ONCE):
             piece = replace(work, start=start, length=min(ROWS_SCORED_AT_ONCE, end - start))
-            batch = self._batch([piece])
-            logits = self._model.logits(batch, self._pool, torch.arange(piece.length, device=self._model.device))
+            logits = self._all_logits(piece)
             followers = state.prompt[start + 1 : start + 1 + piece.length]
             if (
                 not bool(torch.isfinite(logits.max(dim=-1).values).all())

@@ -62,6 +62,11 @@ class EngineSettings(Protocol):
         ...
 
     @property
+    def deterministic(self) -> bool:
+        """Whether the bits of a sequence's logits must not depend on the rest of the batch, at the cost of speed."""
+        ...
+
+    @property
     def model_cache(self) -> Path | None:
         """Where converted models are kept (None: under the user's cache folder)."""
         ...

@@ -71,15 +71,16 @@ class Links:
     def close(self) -> None:
         """Cut all connections and end the thread. The listener stays the caller's."""
         self._closing.set()
-        self._wake()
+        self.wake()
         self._thread.join(timeout=5.0)
 
     def post(self, link: Link, result: ReportMessage | Refusal) -> None:
         """Send what came of a plan; a refusal ends the link. Dropped when the link is gone."""
         self._results.put((link, result))
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have the link thread look at what has changed."""
         with contextlib.suppress(OSError):  # full of wake-ups that were not taken yet, or at its end
             self._wake_writer.send(b"\0")
 
@@ -105,6 +106,8 @@ class Links:
                 self._accept()
             elif key.fileobj is self._wake_reader:
                 self._send_results()
+                for link in self._drivers.take_held():
+                    self._guard(link, partial(self._drivers.introduce, now=time.monotonic()))
             elif key.data.is_open:  # another connection's message may just have ended this one
                 self._guard(key.data, partial(self._serve, events=events))
         now = time.monotonic()

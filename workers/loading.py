@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from workers.engine import Engine
+from workers.engine import Engine, Shapes
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
 from workers.errors import LoadError
 from workers.host import free_memory, usable_cores
+from workers.invariance import check_invariance, check_no_experts
 from workers.kv_cache import KVPool, available_memory, block_bytes, pool_share, size_host_pool, size_pool
 from workers.model import CausalModel, choose_device, choose_dtype, load_model
 from workers.tokenizer_files import eos_ids, read_tokenizer_files
@@ -31,6 +32,8 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
     found = find_model(settings.model or DEFAULT_MODEL, settings.model_cache or default_cache(), progress)
     progress(f"Loading {found.name} in {_name(dtype)} on {device.type}")
     model = load_model(found.path, device, dtype)
+    if settings.deterministic:
+        check_no_experts(model)
     bytes_per_block = block_bytes(model.layers, settings.block_size, dtype)
     size = size_pool(
         kv_blocks=settings.kv_blocks,
@@ -58,9 +61,18 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
         swap_mib=settings.swap_mib, available_bytes=free_memory(), bytes_per_block=bytes_per_block
     )
     engine = Engine(
-        model=model, pool=pool, card=card, files=files, max_slots=settings.max_slots, host_blocks=host_blocks
+        model=model,
+        pool=pool,
+        card=card,
+        files=files,
+        max_slots=settings.max_slots,
+        host_blocks=host_blocks,
+        shapes=Shapes.FIXED if settings.deterministic else Shapes.MIXED,
     )
     warm_up(engine)
+    if settings.deterministic:
+        progress("Trying out that neighbours change nothing")
+        check_invariance(engine)
     progress(
         f"{card.name} is ready: {settings.max_slots} slots, {size.num_blocks} KV blocks of {settings.block_size}"
         f" tokens, a context of {size.context_length}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 from workers.link import Link
 from workers.wire import PlanMessage
@@ -18,9 +19,13 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLost:
-    """The driver is gone: forget its sequences. Comes after its last plan and before the next driver's first."""
+    """The driver is gone: forget its sequences. Comes after its last plan and before the next driver's first.
+
+    ``settled`` is set when that is done.
+    """
 
     link: Link
+    settled: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

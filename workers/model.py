@@ -43,8 +43,11 @@ class CausalModel:
 
     def logits(self, batch: Batch, pool: KVPool, rows: Tensor) -> Tensor:
         """One forward pass; logits [rows, vocabulary] for these ``rows`` of the batch, and only for those."""
-        attender = PagedStep(batch=batch, pool=pool)
-        return _forward(self.module, batch.ids, batch.positions, rows, attender)
+        return self.forward(batch.ids, batch.positions, rows, PagedStep(batch=batch, pool=pool))
+
+    def forward(self, ids: Tensor, positions: Tensor, rows: Tensor, attender: Attender) -> Tensor:
+        """The same of a step's parts."""
+        return _forward(self.module, ids, positions, rows, attender)
 
 
 def choose_device(asked: str) -> torch.device:

@@ -63,10 +63,12 @@ class Server:
             case Assigned(link=link, plan=plan):
                 if link.is_open and link is not self._failed_link:
                     self._serve(link, plan)
-            case DriverLost():
+            case DriverLost(settled=settled):
                 self._executor.reset()
                 self._failed_link = None
                 self._idle_since = None
+                settled.set()
+                self._links.wake()
             case LinksFailed(error=error):
                 raise error
             case Stop():

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    CliImplicitFlag,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from workers.logs import LogFormat
 from workers.wire import Address, TcpAddress, parse_address
@@ -85,6 +91,11 @@ class WorkerSettings(BaseSettings):
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads to compute with on the CPU (if not given: one for each usable core)"
+    )
+    deterministic: CliImplicitFlag[bool] = Field(
+        False,
+        description="let no request's output depend on what else is in the batch, in bfloat16 either; slower, see"
+        " docs/worker.md",
     )
     log_format: LogFormat = Field("auto", description="json, console, or by whether stderr is a terminal")
 

@@ -1,6 +1,6 @@
--- Bounds: whether the queue has room for an entry, and what would have to be shed for it.
+-- Bounds: whether the queue has room for a group of entries, and what would have to be shed for it.
 
--- What is over its bound once these sums more of requests, tokens and bytes wait; nil when there is room.
+-- What is over its bound once so much more waits in requests, tokens and bytes (or less); nil when there is room.
 local function over(bounds, requests, tokens, bytes)
   if bounds.requests and total('requests') + requests > bounds.requests then return 'queue_full' end
   if bounds.tokens and total('tokens') + tokens > bounds.tokens then return 'queue_tokens_full' end
@@ -8,9 +8,9 @@ local function over(bounds, requests, tokens, bytes)
   return nil
 end
 
-local function class_is_full(entry, rule)
-  if rule.requests and total('class:' .. entry.class) + 1 > rule.requests then return true end
-  return rule.tokens and total('class_tokens:' .. entry.class) + entry.tokens > rule.tokens
+local function class_is_full(class, more, rule)
+  if rule.requests and total('class:' .. class) + more.requests > rule.requests then return true end
+  return rule.tokens and total('class_tokens:' .. class) + more.tokens > rule.tokens
 end
 
 -- What may be shed for an entry of this rank, the worst score first, one a call. Each rank is looked at from its end.
@@ -35,13 +35,23 @@ local function walk_sheddable(rank)
   end
 end
 
--- The entries to shed so that this one may wait; or nil, and which bound is full.
-local function room_for(entry, bounds, rule)
-  if class_is_full(entry, rule) then return nil, 'class_full' end
-  local refusal = over(bounds, 1, entry.tokens, entry.bytes)
+-- What these entries come to in requests, tokens and bytes, `sign` times.
+local function sums_of(entries, sign)
+  local sums = {requests = sign * #entries, tokens = 0, bytes = 0}
+  for _, entry in ipairs(entries) do
+    sums.tokens = sums.tokens + sign * entry.tokens
+    sums.bytes = sums.bytes + sign * entry.bytes
+  end
+  return sums
+end
+
+-- The entries to shed so that `more` of the class may wait; or nil, and which bound is full.
+local function room_for(class, rank, more, bounds, rule)
+  if class_is_full(class, more, rule) then return nil, 'class_full' end
+  local refusal = over(bounds, more.requests, more.tokens, more.bytes)
   if not refusal then return {} end
-  local requests, tokens, bytes, shed = 1, entry.tokens, entry.bytes, {}
-  local walk = rule.sheds and walk_sheddable(entry.rank)
+  local requests, tokens, bytes, shed = more.requests, more.tokens, more.bytes, {}
+  local walk = rule.sheds and walk_sheddable(rank)
   while walk and #shed < MAX_SHED do
     local other = walk()
     if not other then break end

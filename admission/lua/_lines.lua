@@ -96,17 +96,34 @@ local function goes_before(entry, other)
   return entry.number < other.number
 end
 
+-- A walk whose steps are kept on a tape, for the next one: as long as the lines do not change. Without tapes a plain one.
+local function walk_on_tape(tapes, key, new_walk, argument)
+  if not tapes then return new_walk(argument) end
+  local tape, at = tapes[key] or {walk = new_walk(argument)}, 0
+  tapes[key] = tape
+  return function()
+    at = at + 1
+    if tape[at] == nil then tape[at] = tape.walk() or false end
+    return tape[at] or nil
+  end
+end
+
 -- What a claim of this driver looks at, one entry a call. Of what comes next in each lane, and in the driver's own line,
 -- the best score goes first: its own score, so that an old entry of an account that must wait does not lend its age to
--- others. With `classes` (a table by name) the lanes of all others are left out; what all classes share may still bring
--- entries of others.
-local function walk_for(driver, classes)
-  local walks = {walk_paused(driver)}
+-- others. What is assumed to be given out is left out. With `classes` (a table by name) the lanes of all others are left out;
+-- what all classes share may still bring entries of others.
+local function walk_for(driver, assumed, classes)
+  local walks = {walk_on_tape(assumed.tapes, 'driver:' .. driver, walk_paused, driver)}
   for _, lane in ipairs(redis.call('HKEYS', LANES)) do
-    if not classes or classes[lane] or lane == COMMON_LANE then walks[#walks + 1] = walk_lane(lane) end
+    if not classes or classes[lane] or lane == COMMON_LANE then
+      walks[#walks + 1] = walk_on_tape(assumed.tapes, 'lane:' .. lane, walk_lane, lane)
+    end
   end
   local fronts = {}
-  for index, walk in ipairs(walks) do fronts[index] = walk() or false end
+  local function advance(index)
+    repeat fronts[index] = walks[index]() or false until not fronts[index] or not assumed.given[fronts[index].id]
+  end
+  for index in ipairs(walks) do advance(index) end
   return function()
     local best
     for index, front in ipairs(fronts) do
@@ -114,7 +131,7 @@ local function walk_for(driver, classes)
     end
     if not best then return nil end
     local entry = fronts[best]
-    fronts[best] = walks[best]() or false
+    advance(best)
     return entry
   end
 end

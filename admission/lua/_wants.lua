@@ -23,9 +23,15 @@ local function victim_for(newcomer, driver, want)
   return victim
 end
 
+-- How often others went ahead of the entry, with what is assumed.
+local function passes_of(entry, assumed) return entry.passes + (assumed.passes[entry.id] or 0) end
+
+-- Nothing is assumed to be given out already (as an offer does with a group: see offer.lua).
+local NOTHING = {given = {}, passes = {}}
+
 -- The first entry that has room, or the very first in exchange; of `classes` only, if given.
-local function first(driver, want, classes)
-  local walk, passed = walk_for(driver, classes), {}
+local function first(driver, want, assumed, classes)
+  local walk, passed = walk_for(driver, assumed, classes), {}
   for _ = 1, LOOK_AHEAD do
     local entry = walk()
     if not entry then return nil end
@@ -33,7 +39,7 @@ local function first(driver, want, classes)
       if has_room(want, entry.tokens) then return {entry = entry, passed = passed} end
       local victim = #passed == 0 and victim_for(entry, driver, want)
       if victim then return {entry = entry, passed = passed, victim = victim} end
-      if want.slots == 0 or entry.passes >= MAX_PASSES then return nil end
+      if want.slots == 0 or passes_of(entry, assumed) >= MAX_PASSES then return nil end
       passed[#passed + 1] = entry
     end
   end
@@ -42,28 +48,29 @@ end
 
 -- The first of the classes that are short of slots. When it leaves no room for the head of all, that counts as a pass, and
 -- after so many passes nothing goes ahead of the head: no share may keep it from memory for ever.
-local function first_short(driver, want)
-  local choice, head = first(driver, want, want.short), walk_for(driver)()
+local function first_short(driver, want, assumed)
+  local choice, head = first(driver, want, assumed, want.short), walk_for(driver, assumed)()
   if not choice or choice.victim or want.slots == 0 or not want.kv_tokens then return choice end
   if head.id == choice.entry.id or head.tokens <= want.kv_tokens - choice.entry.tokens then return choice end
   for _, passed in ipairs(choice.passed) do
     if passed.id == head.id then return choice end
   end
-  if head.passes >= MAX_PASSES then return nil end
+  if passes_of(head, assumed) >= MAX_PASSES then return nil end
   table.insert(choice.passed, 1, head)
   return choice
 end
 
 -- What a claim of the driver would be given next: {entry, the entries passed over, the victim of an exchange}; nil for
 -- nothing. Classes that are short of slots come first.
-local function choose(driver, want)
+local function choose(driver, want, assumed)
   if want.slots == 0 and not want.weakest then return nil end
-  return next(want.short) and first_short(driver, want) or first(driver, want)
+  return next(want.short) and first_short(driver, want, assumed) or first(driver, want, assumed)
 end
 
 -- Give the driver what was chosen for it. A victim goes into its line.
-local function give(choice, driver, want)
-  for _, passed in ipairs(choice.passed) do
+local function give(choice, driver)
+  for _, one in ipairs(choice.passed) do
+    local passed = load_entry(one.id) -- anew: what was given before in this act may have passed it as well
     passed.passes = passed.passes + 1
     save(passed)
   end
@@ -74,11 +81,13 @@ local function give(choice, driver, want)
   redis.call('ZADD', handed_by(driver), next_number(), entry.id)
   keep(handed_by(driver))
   save(entry)
-  take_room(want, entry.tokens, entry.class)
-  if victim then
-    put_back(victim, driver)
-    want.slots, want.weakest = 0, nil -- what room is left, the driver must say
-  end
+  if victim then put_back(victim, driver) end
+end
+
+-- What was chosen for the driver is taken off what it wants.
+local function take(want, choice)
+  take_room(want, choice.entry.tokens, choice.entry.class)
+  if choice.victim then want.slots, want.weakest = 0, nil end -- what room is left, the driver must say
 end
 
 local function want_of(driver)
@@ -99,6 +108,6 @@ end
 local function wake_claimants()
   if total('requests') == 0 then return end
   for _, driver in ipairs(redis.call('HKEYS', WANTS)) do
-    if not is_woken(driver) and choose(driver, want_of(driver)) then wake(driver) end
+    if not is_woken(driver) and choose(driver, want_of(driver), NOTHING) then wake(driver) end
   end
 end

@@ -23,10 +23,11 @@ for _, row in ipairs(undelivered(driver)) do
   take_room(want, tonumber(row[9]), row[2])
 end
 
-local choice = choose(driver, want)
+local choice = choose(driver, want, NOTHING)
 while choice do
-  give(choice, driver, want)
-  choice = choose(driver, want)
+  give(choice, driver)
+  take(want, choice)
+  choice = choose(driver, want, NOTHING)
 end
 
 set_want(driver, want)

@@ -93,6 +93,18 @@ def test_a_sequence_that_comes_back_is_charged_once() -> None:
     assert waiting.take(slots=4, driver=OTHER) == ["a1", "b1", "a2", "b2"]
 
 
+def test_what_moves_after_a_lost_worker_is_charged_once() -> None:
+    """Nor is a worker that dies: the tenant has got nothing for it yet."""
+    waiting = Waiting()
+    for tenant in ("a", "b"):
+        for number in range(3):
+            waiting.offer(f"{tenant}{number}", tenant=tenant)
+    assert waiting.take(slots=2) == ["a0", "b0"]
+    waiting.queue.forget_driver(DRIVER, waiting.now_us)
+    waiting.offer_again("a0 again", tenant="a")
+    assert waiting.take(slots=5, driver=OTHER) == ["b1", "a0 again", "a1", "a2", "b2"]
+
+
 def test_what_is_handed_over_is_charged_as_well() -> None:
     """Else a tenant whose requests meet free slots would pay nothing, and have its turn too soon under load."""
     waiting = Waiting()

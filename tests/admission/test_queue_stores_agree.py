@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pytest
@@ -101,6 +101,7 @@ class Stores(RuleBasedStateMachine):
         self.long_pauses = 0
         self.entries: list[Entry] = []
         self.rules: dict[str, ClassRule] = {}
+        self.groups: list[tuple[Entry, ...]] = []
         self.has: dict[str, dict[str, Claim]] = {driver: {} for driver in DRIVERS}
 
     @initialize(
@@ -154,6 +155,31 @@ class Stores(RuleBasedStateMachine):
             self.memory.offer_past_bounds(entry, self.now_us, wanted.rule),
             lambda: self.redis.offer_past_bounds(entry, wanted.rule),
         )
+
+    @rule(
+        of=offerings, sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5), past=st.sampled_from([None, 0, 1, 4])
+    )
+    def offer_group(self, of: Offering, sizes: list[int], past: int | None) -> None:
+        """``sizes``: the tokens of each; ``past``: which of them is withdrawn before."""
+        if past is not None:
+            self.withdraw_from_both(f"e{len(self.entries) + past}")
+        group = tuple([self.new_entry(replace(of, tokens=tokens)) for tokens in sizes])
+        self.groups.append(group)
+        self.offer_group_to_both(group)
+
+    @precondition(lambda self: self.groups)
+    @rule(back=backwards)
+    def offer_group_again(self, back: int) -> None:
+        self.offer_group_to_both(self.groups[-1 - back % len(self.groups)])
+
+    def offer_group_to_both(self, group: tuple[Entry, ...]) -> None:
+        rule, before = self.rules[group[0].entry_id], self.memory.stats().requests
+        result = self.both(
+            self.memory.offer_group(group, self.now_us, rule), lambda: self.redis.offer_group(group, rule)
+        )
+        if result.refusal is not None:
+            assert set(result.outcomes) == {result.refusal}
+            assert self.memory.stats().requests == before, "all or none"
 
     def new_entry(self, one: Offering) -> Entry:
         entry = Entry(
@@ -342,8 +368,11 @@ def test_memory_and_redis_answer_alike_on_a_long_day(redis_server: RedisServer, 
 
 
 BUSY_DAY = {
-    "offer": 30,
+    "offer": 20,
+    "offer group": 10,
+    "offer group again": 2,
     "offer again": 5,
+    "offer past bounds": 6,
     "claim": 10,
     "claim in exchange": 15,
     "next handed": 10,
@@ -355,7 +384,7 @@ BUSY_DAY = {
     "time passes": 6,
     "wants expire": 2,
 }
-QUIET_DAY = BUSY_DAY | {"offer": 20, "claim": 30, "claim in exchange": 5, "settle": 20, "give back": 1}
+QUIET_DAY = BUSY_DAY | {"offer": 12, "claim": 30, "claim in exchange": 5, "settle": 20, "give back": 1}
 
 
 def some_offering(choose: random.Random) -> Offering:
@@ -386,6 +415,15 @@ def perform(act: str, stores: Stores, choose: random.Random) -> None:
             lambda: stores.offer([some_offering(choose)]),
         ),
         "offer again": (offered, lambda: stores.offer_again(back)),
+        "offer group": (
+            True,
+            lambda: stores.offer_group(
+                some_offering(choose),
+                choose.choices((1, 2, 5), k=choose.randint(1, 5)),
+                choose.choice((*[None] * 9, 1)),
+            ),
+        ),
+        "offer group again": (bool(stores.groups), lambda: stores.offer_group_again(back)),
         "offer past bounds": (True, lambda: stores.offer_past_bounds(some_offering(choose))),
         "claim": (True, lambda: stores.claim(driver, choose.randint(0, 2), choose.choice((None, 4, 8)), short)),
         "claim in exchange": (

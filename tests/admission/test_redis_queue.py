@@ -174,7 +174,7 @@ async def test_a_better_offer_wakes_the_driver_whose_weakest_it_may_displace(que
     assert await asyncio.wait_for(woken, 5.0) == ()
     (high,) = await queue.claim(DRIVER, asked)
     assert (high.entry.entry_id, high.victim_id) == ("high", "low")
-    assert (await queue.stats()).by_class == (("batch", 1),)
+    assert (await queue.stats()).by_class == (("batch", 1, 10),)
     assert await queue.claim(OTHER_DRIVER, Asked(slots=1)) == ()  # the victim stays pinned to its driver
     assert ids(await queue.claim(DRIVER, Asked(slots=1))) == ["low"]
 
@@ -442,7 +442,7 @@ async def test_a_redis_without_memory_still_passes_over_and_exchanges(
     assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=2, kv_tokens=20))) == ["small"]
     (large,) = await queue.claim(DRIVER, Asked(slots=1, kv_tokens=50, weakest=weakest(low)))
     assert (large.entry.entry_id, large.victim_id) == ("large", "low")
-    assert await queue.stats() == QueueStats(requests=2, tokens=60, by_class=(("batch", 2),))
+    assert await queue.stats() == QueueStats(requests=2, tokens=60, by_class=(("batch", 2, 60),))
     await client.aclose()
 
 
@@ -455,7 +455,7 @@ async def test_a_redis_without_memory_sheds_nobody(own_redis: RedisServer, open_
     await client.config_set("maxmemory", 1)
     with pytest.raises(StoreUnavailable, match="maxmemory"):
         await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))
-    assert (await queue.stats()).by_class == (("batch", BOUND),)
+    assert (await queue.stats()).by_class == (("batch", BOUND, 10 * BOUND),)
     await client.config_set("maxmemory", 0)
     shed = (await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))).shed
     assert [one.entry_id for one in shed] == [f"e{BOUND - 1}"]

@@ -119,7 +119,7 @@ def test_a_better_head_takes_the_place_of_the_weakest_when_memory_is_short() -> 
     waiting.offer("high", INTERACTIVE, tokens=100)
     (high,) = waiting.claim(slots=3, kv_tokens=20, weakest=low)
     assert (high.entry.entry_id, high.victim_id) == ("high", "low")
-    assert waiting.queue.stats().by_class == (("batch", 1),)
+    assert waiting.queue.stats().by_class == (("batch", 1, 80),)
 
 
 def test_an_exchange_must_bring_memory_enough() -> None:

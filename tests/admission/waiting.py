@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from admission.classes import BATCH, PriorityClass
 from admission.events import Weakest
 from admission.memory_queue import MemoryQueue
 from admission.queue import NO_CLASS_RULE, Asked, Claim, ClassRule, Entry, Offered, OfferResult, QueueBounds
-from admission.standing import WaitingOrderName, standing
+from admission.standing import WaitingOrderName, older, standing
 
 DRIVER, OTHER = "driver", "other"
 
@@ -33,19 +34,29 @@ class Waiting:
         """What came of it; ``offered`` says more and has what may be said about the entry."""
         return self.offered(name, cls, **about).outcome
 
+    def offer_again(self, name: str, cls: PriorityClass = BATCH, *, tenant: str = "") -> Offered:
+        """What had started goes on as ``name``, older than all that waits, after what ran it was lost."""
+        entry = self._entry(name, cls, tenant=tenant)
+        aged = replace(entry, standing=older(entry.standing, self.now_us))
+        return self.queue.offer_past_bounds(aged, self.now_us).outcome
+
     def offered(
+        self, name: str, cls: PriorityClass = BATCH, *, rule: ClassRule = NO_CLASS_RULE, **about: Any
+    ) -> OfferResult:
+        return self.queue.offer(self._entry(name, cls, **about), self.now_us, rule)
+
+    def _entry(
         self,
         name: str,
-        cls: PriorityClass = BATCH,
+        cls: PriorityClass,
         *,
         tokens: int = 10,
         tenant: str = "",
         deadline_in_us: int | None = None,
-        rule: ClassRule = NO_CLASS_RULE,
-    ) -> OfferResult:
+    ) -> Entry:
         self.now_us += 1
         stands = standing(self.order, cls=cls, tenant=tenant, tokens=tokens, deadline_in_us=deadline_in_us)
-        entry = Entry(
+        return Entry(
             entry_id=name,
             class_name=cls.name,
             rank=cls.rank,
@@ -55,7 +66,6 @@ class Waiting:
             tenant=tenant,
             origin=f"tcp:{name}",
         )
-        return self.queue.offer(entry, self.now_us, rule)
 
     def claim(
         self, slots: int = 1, kv_tokens: int | None = None, *, weakest: Claim | None = None, driver: str = DRIVER

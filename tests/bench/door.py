@@ -101,7 +101,7 @@ async def main() -> None:
     near, within = (at_most[1.25] - at_most[0.8], at_most[2.0] - at_most[0.5])
     print(
         f"predicted waits: {scored} scored, observed 0.8 to 1.25 times as long {near / max(1, scored):.0%}, "
-        f"0.5 to 2 times {within / max(1, scored):.0%}"
+        f"0.5 to 2 times {within / max(1, scored):.0%}; longer than predicted {1 - at_most[1.0] / max(1, scored):.0%}"
     )
     print("a 504 after its deadline:", tail(bench.lateness_ms))
     print("a 429 of the door:", tail(bench.answered_ms["deadline_unreachable"]))

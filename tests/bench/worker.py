@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--budget", type=int, default=256, help="tokens per iteration")
     parser.add_argument("only", nargs="?", choices=("burst", "steps"))
@@ -81,6 +82,8 @@ def worker_process(options: argparse.Namespace) -> Iterator[GatewayEnd]:
         flags |= {"max-slots": options.slots, "max-model-len": 1024, "log-format": "json"}
         if options.threads is not None:
             flags["threads"] = options.threads
+        if options.deterministic:
+            flags["deterministic"] = True
         command = [sys.executable, "-m", "workers", *(f"--{name}={value}" for name, value in flags.items())]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
@@ -174,7 +177,13 @@ def steps(options: argparse.Namespace) -> None:
     """Torch is imported here: the burst is driven by a process without it, as in service."""
     from tests.bench.worker_steps import Steps  # noqa: PLC0415 -- see above
 
-    measured = Steps(model=options.model, dtype=options.dtype, device=options.device, threads=options.threads)
+    measured = Steps(
+        model=options.model,
+        dtype=options.dtype,
+        device=options.device,
+        threads=options.threads,
+        deterministic=options.deterministic,
+    )
     print(f"{'step':>22} {'ours ms':>9} {'transformers ms':>16}")
     print(f"{'prefill 512':>22} {_median_ms(measured.prefill):9.1f} {_median_ms(measured.dense_prefill):16.1f}")
     for count in DECODES:

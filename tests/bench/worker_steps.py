@@ -20,7 +20,7 @@ ROOM = 64
 class Steps:
     """Each method that is timed waits for the device before it returns."""
 
-    def __init__(self, *, model: str, dtype: str, device: str, threads: int | None) -> None:
+    def __init__(self, *, model: str, dtype: str, device: str, threads: int | None, deterministic: bool) -> None:
         folder = find_model(model, default_cache(), print)
         options = Options(
             model=str(folder.path),
@@ -30,6 +30,7 @@ class Steps:
             block_size=16,
             max_model_len=1024,
             threads=threads,
+            deterministic=deterministic,
         )
         self._engine = load_engine(options, lambda _: None)
         kind = getattr(torch, self._engine.card.dtype)

@@ -23,6 +23,7 @@ from gateway.app import HttpSettings, MetricsAt, build_app, make_runner
 from gateway.class_table import ClassTable
 from gateway.metrics import Metrics
 from gateway.redis_server import RedisServer
+from tests.gateway.counted import counted
 from tests.gateway.fakes import MODEL, FakeDispatcher
 
 
@@ -44,13 +45,12 @@ class Gateway:
         return [connection.transport for connection in server.connections if connection.transport is not None]
 
     def outcome(self, name: str) -> float:
-        return self.metrics.registry.get_sample_value("sluicegate_requests_total", {"outcome": name}) or 0.0
+        return counted(self.metrics.registry, "sluicegate_requests_total", outcome=name)
 
     @property
     def num_requests(self) -> float:
         """All requests counted, whatever their outcome."""
-        metric = next(metric for metric in self.metrics.registry.collect() if metric.name == "sluicegate_requests")
-        return sum(sample.value for sample in metric.samples if sample.name == "sluicegate_requests_total")
+        return counted(self.metrics.registry, "sluicegate_requests_total")
 
     @property
     def num_open(self) -> float | None:

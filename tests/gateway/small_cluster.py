@@ -18,6 +18,7 @@ from gateway.assembly import Assembly, AssemblyOptions
 from gateway.dispatch import GenerationRequest, SequenceRequest, Tokens
 from gateway.metrics import Metrics
 from gateway.streams import Stream
+from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling
 
@@ -30,7 +31,7 @@ class Member:
     metrics: Metrics
 
     def value(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+        return counted(self.metrics.registry, name, **labels)
 
     async def submit(self, **changes: Any) -> Stream:
         (stream,) = await self.assembly.machinery.submit(request(**changes))

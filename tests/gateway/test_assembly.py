@@ -365,7 +365,7 @@ async def test_what_recent_answers_took_is_what_the_queue_counts(url: str, run_d
         for _ in range(LEAST_SAMPLES):
             await read_all(await gateway.submit(max_tokens=4, prompt_ids=PROMPT))
         asked = request(max_tokens=500, prompt_ids=PROMPT)
-        entry = gateway.assembly.machinery._entry(asked, asked.sequences[0])
+        (entry,) = gateway.assembly.machinery._entries(asked)
         assert entry.tokens == len(PROMPT) + 4
         answer = await read_all(await gateway.submit(max_tokens=500, prompt_ids=PROMPT))
         assert answer.token_ids == echoed(500), "what outgrows it is served all the same"

@@ -3,11 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table
+from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table, without
 from tests.gateway.tiny_tokenizer import ids_of_bytes, ids_of_text, tiny_tokenizer
 
 SPECIAL_IDS = frozenset({0, 1, 2})
-TABLE = byte_table(tiny_tokenizer(), SPECIAL_IDS)
+FULL_TABLE = byte_table(tiny_tokenizer(), SPECIAL_IDS)
+TABLE = without(FULL_TABLE, SPECIAL_IDS)
 SAMPLE = "děľá 🌶️ 👨‍👩‍👧 今天 สวัสดี"
 
 
@@ -56,6 +57,12 @@ def test_bytes_that_are_no_text_decode_as_the_whole_would(data: bytes) -> None:
 def test_special_tokens_and_padding_ids_make_no_text() -> None:
     """An eos in the middle (ignore_eos) or an id past the tokenizer's vocabulary must not show."""
     assert text_of(ByteDetokenizer(TABLE, ()), (*ids_of_text("a"), 1, 2, 100_000, *ids_of_text("b"))) == "ab"
+
+
+def test_special_tokens_are_text_where_they_are_asked_for() -> None:
+    """A client may parse them itself."""
+    assert text_of(ByteDetokenizer(FULL_TABLE, ()), (*ids_of_text("a"), 2)) == "a<|im_end|>"
+    assert text_of(WindowDetokenizer(FALLBACK, frozenset(), ()), (1, 0)) == "Hello<s>"
 
 
 def test_added_tokens_that_are_not_special_are_text() -> None:

@@ -81,6 +81,12 @@ def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
     }
 
 
+def test_a_switch_is_passed_on_by_its_name() -> None:
+    """It takes no value, and one that is off says nothing."""
+    assert "--deterministic" in worker_spec(up("--deterministic"), RUN, 0).argv
+    assert "--deterministic" not in worker_spec(up(), RUN, 0).argv
+
+
 def test_a_fake_worker_gets_its_script_and_no_model() -> None:
     """A script has no device."""
     words = worker_spec(up("--fake-worker", "script.json", "--kv-blocks", "9"), RUN, 0).argv

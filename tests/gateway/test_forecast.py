@@ -19,18 +19,29 @@ from gateway.forecast import (
     retry_after_s,
 )
 
-LINE = QueueStats(requests=10, tokens=1000, by_class=(("batch", 6), ("interactive", 1), ("standard", 3)))
+LINE = QueueStats(requests=10, tokens=1000, by_class=(("batch", 2, 600), ("interactive", 5, 100), ("standard", 3, 300)))
 
 
-def known(*speeds: float | None, order: WaitingOrderName = WaitingOrderName.AGING) -> Forecast:
-    forecast = Forecast(DEFAULT_CLASSES, order)
+class Hands:
+    """A clock that stands still until it is moved."""
+
+    now_us = 0
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+def known(
+    *speeds: float | None, order: WaitingOrderName = WaitingOrderName.AGING, clock: Hands | None = None
+) -> Forecast:
+    forecast = Forecast(DEFAULT_CLASSES, order, clock=clock or Hands())
     forecast.take_speeds([DriverSpeed(model="m", tokens_per_s=speed) for speed in speeds])
     forecast.sample("m", LINE)
     return forecast
 
 
 def test_ahead_is_what_waits_in_the_same_class_and_in_better_ones() -> None:
-    """An interactive request does not wait for batch jobs."""
+    """An interactive request does not wait for batch jobs, and few long requests take longer than many short ones."""
     forecast = known(60.0, 40.0)
     assert [forecast.wait_s("m", rank) for rank in (0, 1, 2)] == [1.0, 4.0, 10.0]
 
@@ -47,6 +58,16 @@ def test_what_was_queued_since_the_last_sample_counts() -> None:
     assert [forecast.wait_s("m", rank) for rank in (0, 1, 2)] == [1.0, 9.0, 15.0]
     forecast.sample("m", LINE)
     assert forecast.wait_s("m", 2) == 10.0
+
+
+def test_what_has_drained_since_the_last_sample_counts_no_more() -> None:
+    """Else a gateway would count what it has queued since, and not what has left for it, and refuse too much."""
+    clock = Hands()
+    forecast = known(100.0, clock=clock)
+    clock.now_us += 2_000_000
+    assert [forecast.wait_s("m", rank) for rank in (0, 1, 2)] == [0.0, 2.0, 8.0]
+    forecast.sample("m", LINE)
+    assert forecast.wait_s("m", 1) == 4.0
 
 
 def test_without_a_measurement_of_every_driver_nothing_is_predicted() -> None:
@@ -67,7 +88,7 @@ def test_a_line_that_was_never_sampled_is_empty() -> None:
 def test_classes_unknown_here_count_as_the_worst() -> None:
     """Another gateway may already have a newer configuration."""
     forecast = known(100.0)
-    forecast.sample("m", QueueStats(requests=2, tokens=200, by_class=(("of tomorrow", 2),)))
+    forecast.sample("m", QueueStats(requests=2, tokens=200, by_class=(("of tomorrow", 2, 200),)))
     assert [forecast.wait_s("m", rank) for rank in (1, 2)] == [0.0, 2.0]
 
 

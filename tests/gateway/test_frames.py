@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from gateway.frames import FrameConnection, FrameListener, LinkLost, dial
-from workers.wire import Auth, CancelSequences, Challenge, Hello, encode
+from gateway.frames import MOST_UNRECEIVED, FrameConnection, FrameListener, LinkLost, dial
+from tests.support import wait_until
+from workers.wire import WIRE_VERSION, Auth, CancelSequences, Challenge, Hello, Message, encode
 
 Serve = Callable[[FrameConnection], Awaitable[None]]
 
@@ -128,4 +129,61 @@ async def test_a_message_of_another_kind_than_expected_is_a_lost_link(run_dir: P
         connection.send(Auth(version=1, digest=b"", peer="me"))
         with pytest.raises(LinkLost, match="sent Auth where Hello was due"):
             await connection.expect(Hello, 5.0)
+        await connection.close()
+
+
+async def test_messages_are_handed_on_in_the_call_that_brings_them(run_dir: Path) -> None:
+    """On the path of a step no task is woken; what came before, in the handshake's shadow, comes first."""
+    messages = [CancelSequences(sequence_ids=(name,)) for name in "abc"]
+    arrived: list[Message] = []
+    async with listening(f"unix:{run_dir}/s") as address:
+        connection = await dial(address, name="me", secret=b"")
+        connection.send(messages[0])
+        await wait_until(lambda: bool(connection._arrived), "one waits")
+        listening_to = asyncio.create_task(connection.hand_on(arrived.extend))
+        connection.send(messages[1])
+        connection.send(messages[2])
+        await wait_until(lambda: len(arrived) == 3, "all have come")
+        listening_to.cancel()
+        await asyncio.wait([listening_to])
+        await connection.close()
+    assert arrived == messages
+
+
+async def test_what_fails_in_taking_a_message_is_raised_to_whoever_listens(run_dir: Path) -> None:
+    """A fault must end the driver that made it, and not only appear in the event loop's log."""
+
+    def take(messages: Sequence[Message]) -> None:
+        raise ValueError(len(messages))
+
+    async with listening(f"unix:{run_dir}/s") as address:
+        connection = await dial(address, name="me", secret=b"")
+        connection.send(CancelSequences(sequence_ids=()))
+        with pytest.raises(ValueError, match="1"):
+            await connection.hand_on(take)
+        await connection.close()
+
+
+async def test_a_link_that_is_lost_ends_the_listening(run_dir: Path) -> None:
+    """Else a driver would wait for ever for the reports of a dead worker."""
+
+    async def leave(_: FrameConnection) -> None:
+        raise LinkLost("leaves at once")
+
+    async with listening(f"unix:{run_dir}/s", serve=leave) as address:
+        connection = await dial(address, name="me", secret=b"")
+        with pytest.raises(LinkLost, match="closed the connection"):
+            await connection.hand_on(lambda _: None)
+        await connection.close()
+
+
+async def test_what_nobody_receives_is_not_read_without_bound(run_dir: Path) -> None:
+    """A peer that talks on while nobody listens fills its own buffers, not our memory."""
+    frame = encode(CancelSequences(sequence_ids=("a" * 60_000,)))
+    async with raw_peer(run_dir, encode(Challenge(version=WIRE_VERSION, nonce=b"n" * 32)) + 1000 * frame) as address:
+        connection = await dial(address, name="me", secret=b"")
+        await wait_until(lambda: not connection._transport.is_reading(), "it reads no more")
+        assert len(connection._arrived) < 2 * MOST_UNRECEIVED
+        for _ in range(1000):
+            await connection.expect(CancelSequences, 5.0)
         await connection.close()

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from gateway.dispatch import SequenceRequest, Tokens
 from tests.gateway.conftest import Gateway, ServeGateway
+from tests.gateway.counted import counted
 from tests.gateway.fakes import MODEL, FakeDispatcher, says, speaks, tiny_card
 from tests.gateway.talk import PATHS, body_for, finish_of, scripted, text_of
 from tests.gateway.tiny_tokenizer import ids_of_bytes, ids_of_text, tokenizer_files
@@ -181,7 +182,7 @@ async def test_with_no_model_at_all_nobody_can_serve(serve: ServeGateway) -> Non
     gateway = await serve(FakeDispatcher(cards=()))
     reply = await gateway.chat()
     assert (reply.status, reply.error["code"]) == (503, "no_worker")
-    assert 1 <= int(reply.headers["Retry-After"]) <= 3
+    assert 1 <= int(reply.headers["Retry-After"]) <= 6
 
 
 async def test_a_tokenizer_that_nobody_has_is_a_503(serve: ServeGateway) -> None:
@@ -242,6 +243,6 @@ async def test_every_request_is_counted_once_whatever_it_was(gateway: Gateway) -
 async def test_first_and_later_tokens_are_timed(gateway: Gateway) -> None:
     """Once per stream, and once per batch after it."""
     await gateway.chat(stream=True)
-    value = gateway.metrics.registry.get_sample_value
-    assert value("sluicegate_first_token_seconds_count") == 1
-    assert value("sluicegate_inter_token_seconds_count") == 1
+    registry = gateway.metrics.registry
+    assert counted(registry, "sluicegate_first_token_seconds_count", **{"class": "standard"}) == 1
+    assert counted(registry, "sluicegate_inter_token_seconds_count") == 1

@@ -124,13 +124,58 @@ async def test_a_body_that_does_not_come_is_a_408_and_the_connection_closes(serv
     assert gateway.outcome("request_timeout") == 1
 
 
-async def test_malformed_chunks_are_a_400(gateway: Gateway) -> None:
-    """The head was fine, so the handler is already reading."""
-    data = (
-        f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        "Transfer-Encoding: chunked\r\n\r\nZZ\r\n{}\r\n"
-    )
-    assert b" 400 " in (await exchange(gateway.port, data.encode())).split(b"\r\n")[0]
+def chunked(*parts: bytes, coding: bytes = b"chunked") -> bytes:
+    """A request whose body is these bytes, chunk lines included."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return head.encode() + b"Transfer-Encoding: " + coding + b"\r\n\r\n" + b"".join(parts)
+
+
+WHOLE = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"ZZ\r\n{}\r\n",),
+        (b"-1\r\n{}\r\n",),
+        (b"0x2\r\n{}\r\n",),
+        (b"2\n{}\n0\n\n",),
+        (b"2\r\n{}0\r\n\r\n",),
+        (b"2;a\nb\r\n{}\r\n0\r\n\r\n",),
+        (b"f" * 18 + b"\r\n",),
+    ],
+)
+async def test_malformed_chunks_are_a_400(gateway: Gateway, parts: tuple[bytes, ...]) -> None:
+    """The head was fine, so the handler may already be reading."""
+    answer = await exchange(gateway.port, chunked(*parts))
+    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert b'"code":"invalid_value"' in answer
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (WHOLE, b"0\r\n\r\n"),
+        (WHOLE.replace(b"\r\n", b";name=value\r\n", 1), b"0\r\nX-Trailer: 1\r\n\r\n"),
+        (*(b"1\r\n%c\r\n" % byte for byte in BODY), b"0\r\n\r\n"),
+    ],
+    ids=["whole", "extensions and trailers", "byte by byte"],
+)
+async def test_a_chunked_body_is_taken(gateway: Gateway, parts: tuple[bytes, ...]) -> None:
+    """Clients that make their body as they send it know no length."""
+    assert (await exchange(gateway.port, chunked(*parts))).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_a_compressed_transfer_is_a_415(gateway: Gateway) -> None:
+    """The same bomb in the other header; its bytes would be taken for JSON as they are."""
+    answer = await exchange(gateway.port, chunked(WHOLE, b"0\r\n\r\n", coding=b"gzip, chunked"))
+    assert answer.startswith(b"HTTP/1.1 415 ")
+
+
+async def test_the_second_of_two_encodings_counts_too(gateway: Gateway) -> None:
+    """Two headers of one name are one list."""
+    extra = "Content-Encoding: identity\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
+    assert (await exchange(gateway.port, post(PATH, BODY, extra=extra))).startswith(b"HTTP/1.1 415 ")
 
 
 async def test_expect_100_continue_is_honoured(gateway: Gateway) -> None:

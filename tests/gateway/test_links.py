@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,29 @@ async def opened(peer: WorkerPeer, run_dir: Path, **options: Any) -> WorkerLink:
     return await WorkerLink.open(peer.address, gateway_id="g", secret=b"", **options)
 
 
+@asynccontextmanager
+async def reports_of(link: WorkerLink) -> AsyncIterator[asyncio.Queue[ReportMessage]]:
+    """The reports as they come."""
+    reports: asyncio.Queue[ReportMessage] = asyncio.Queue()
+
+    def take(arrived: Sequence[ReportMessage]) -> None:
+        for report in arrived:
+            reports.put_nowait(report)
+
+    listening = asyncio.create_task(link.hand_on(take))
+    try:
+        yield reports
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+
+
+async def lost(link: WorkerLink) -> None:
+    """Until it is lost."""
+    async with asyncio.timeout(5.0):
+        await link.hand_on(lambda _: None)
+
+
 async def test_plans_are_reported_in_order(run_dir: Path) -> None:
     """Two may be on their way at once."""
     peer = WorkerPeer()
@@ -38,7 +63,8 @@ async def test_plans_are_reported_in_order(run_dir: Path) -> None:
     link.welcome(epoch=3, max_in_flight=2)
     link.send(plan(0))
     link.send(plan(1))
-    assert [(await link.receive()).step, (await link.receive()).step] == [0, 1]
+    async with reports_of(link) as reports:
+        assert [(await reports.get()).step, (await reports.get()).step] == [0, 1]
     await link.close()
     await peer.kill()
 
@@ -51,7 +77,7 @@ async def test_no_progress_on_a_plan_in_time_loses_the_link(run_dir: Path) -> No
     link.welcome(epoch=3, max_in_flight=2)
     link.send(plan(0))
     with pytest.raises(LinkLost, match="made no progress on plan 0"):
-        await link.receive()
+        await lost(link)
     await link.close()
     await peer.kill()
 
@@ -61,12 +87,13 @@ async def test_a_worker_without_plans_may_be_silent(run_dir: Path) -> None:
     peer = WorkerPeer()
     link = await opened(peer, run_dir, progress_timeout_s=0.05)
     link.welcome(epoch=3, max_in_flight=2)
-    for step in range(2):
-        link.send(plan(step))
-        await link.receive()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.15):
-                await link.receive()
+    async with reports_of(link) as reports:
+        for step in range(2):
+            link.send(plan(step))
+            await reports.get()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.15):
+                    await reports.get()
     await link.close()
     await peer.kill()
 
@@ -91,7 +118,7 @@ async def test_a_report_out_of_turn_loses_the_link(run_dir: Path, wrong: dict[st
     link.welcome(epoch=3, max_in_flight=2)
     link.send(plan(0))
     with pytest.raises(LinkLost, match="out of turn"):
-        await link.receive()
+        await lost(link)
     await link.close()
     await listener.close()
 

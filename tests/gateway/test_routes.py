@@ -1,9 +1,15 @@
+import hashlib
+import re
+
 import pytest
 
+from gateway.api_keys import ApiKeys
 from gateway.dispatch import Readiness
+from gateway.key_file import ApiKey
 from tests.gateway.conftest import Gateway, ServeGateway
 from tests.gateway.fakes import MODEL, FakeDispatcher, tiny_card
 from tests.gateway.raw_http import exchange, post
+from tests.gateway.talk import PATHS, body_for
 from tests.gateway.tiny_tokenizer import tokenizer_files
 
 
@@ -80,24 +86,37 @@ async def test_metrics_are_in_the_text_format(gateway: Gateway) -> None:
     async with gateway.http.get("/metrics") as response:
         page = await response.text()
     assert response.headers["Content-Type"].startswith("text/plain; version=")
-    assert 'sluicegate_requests_total{outcome="completed"} 1.0' in page
+    assert 'sluicegate_requests_total{class="standard",outcome="completed"} 1.0' in page
     assert "sluicegate_streams_open 0.0" in page
 
 
-async def test_no_word_of_a_client_becomes_a_metric(gateway: Gateway) -> None:
-    """Each would be a series for ever."""
+async def test_no_word_of_a_client_becomes_a_metric(serve: ServeGateway) -> None:
+    """H04: each would be a series for ever. After one of each kind, a thousand more add none."""
+    known = ApiKey(name="web", digest=hashlib.sha256(b"sk-5f3a").digest(), tenant="acme")
+    gateway = await serve(keys=ApiKeys(lambda: [known]))
 
-    async def size() -> int:
-        async with gateway.http.get("/metrics") as response:
-            return len((await response.text()).splitlines())
+    async def ask_everything(word: str) -> None:
+        key = {"Authorization": "Bearer sk-5f3a"}
+        await gateway.post(PATHS[0], body_for(PATHS[0], user=f"u{word}", metadata={word: word}), headers=key)
+        await gateway.post(PATHS[0], body_for(PATHS[0], model=f"m{word}"), headers=key)
+        await gateway.post(PATHS[0], body_for(PATHS[0]) | {f"f{word}": word}, headers=key)
+        await gateway.post(PATHS[0], body_for(PATHS[0]), headers={"Authorization": f"Bearer {word}"})
+        await gateway.post(PATHS[0], body_for(PATHS[0]), headers=key | {"x-priority-class": f"c{word}"})
+        await gateway.post(PATHS[0], body_for(PATHS[0]), headers=key | {"x-request-id": f"r{word}", f"x-{word}": word})
+        await gateway.post(f"/a{word}", {}, headers={"x-request-id": f"r{word}"})
 
-    await gateway.chat(model="first")
-    await gateway.post("/first", {})
-    before = await size()
-    for index in range(50):
-        await gateway.chat(model=f"m{index}", user=f"u{index}")
-        await gateway.post(f"/a{index}", {}, headers={"x-request-id": f"r{index}"})
-    assert await size() == before
+    async def page() -> str:
+        async with gateway.http.get("/metrics", headers={"Authorization": "Bearer sk-5f3a"}) as response:
+            return await response.text()
+
+    await ask_everything("zebra")
+    before = await page()
+    for index in range(150):
+        await ask_everything(f"zebra{index}")
+    after = await page()
+    assert len(after.splitlines()) == len(before.splitlines())
+    assert len(after) < 200_000
+    assert not re.search("zebra|sk-", after)
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "bad\tid", "ünï", "-dash-first"])

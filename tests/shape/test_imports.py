@@ -20,6 +20,7 @@ IO_RING = {
     "admission.redis_client": "connects to Redis",
     "admission.redis_queue": "talks to Redis",
     "admission.scripts": "loads the scripts",
+    "admission.turns": "waits for turns at Redis",
 }
 """The modules of admission that are not pure, and why."""
 

@@ -1,4 +1,4 @@
-"""Nothing that is read from outside can name code (case F03): neither on sockets, nor in Redis, nor in weights."""
+"""Nothing that is read from outside can name code: neither on sockets, nor in Redis, nor in weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLS = {"eval", "exec", "torch.load", "numpy.load", "np.load"}
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_room_reads_data_that_can_run(room: str) -> None:
-    """One call of these on a peer's bytes, and the peer runs here."""
+    """F03: one call of these on a peer's bytes, and the peer runs here."""
     paths = sorted((ROOT / room).rglob("*.py"))
     assert paths
     found = [f"{path.relative_to(ROOT)}: {name}" for path in paths for name in _uses(ast.parse(path.read_text()))]

@@ -36,9 +36,10 @@ WORKER = script(output={"kind": "echo"}, delays={"base_us": 5_000}, slots=4, blo
 class Watched:
     """The most that was seen to wait, by who saw it, and how often each looked."""
 
-    bound: int
     sampled: list[int] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
+    most: Counter[str] = field(default_factory=Counter)
+    """The greatest value of each total, by the store's name for it: ``requests``, ``tokens``, ``class:batch``, ..."""
 
     def see_reply(self, act: str, reply: Any) -> None:
         if act == "offer" and isinstance(reply, list):
@@ -55,16 +56,18 @@ class StormCluster:
 
 
 @asynccontextmanager
-async def storm_cluster(folder: Path, server: RedisServer, *, bound: int) -> AsyncIterator[StormCluster]:
-    """Two gateways, two workers of four slots, and a queue of ``bound``."""
-    watched = Watched(bound=bound)
+async def storm_cluster(
+    folder: Path, server: RedisServer, *, bound: int, worker: str = WORKER, flags: Sequence[str] = ()
+) -> AsyncIterator[StormCluster]:
+    """Two gateways, two workers like ``worker``, and a queue of ``bound``."""
+    watched = Watched()
     async with AsyncExitStack() as stack:
         urls = []
         for number in range(2):
             tap = RedisTap(socket=folder / f"tap{number}.sock", redis_socket=server.socket, on_reply=watched.see_reply)
             urls.append((await stack.enter_async_context(tap.running())).url)
         processes = await stack.enter_async_context(
-            start_apart(folder, redis_urls=urls, fake_worker=WORKER, flags=("--queue-requests", str(bound)))
+            start_apart(folder, redis_urls=urls, fake_worker=worker, flags=("--queue-requests", str(bound), *flags))
         )
         client = connect(server.url)
         stack.push_async_callback(client.aclose)
@@ -73,9 +76,14 @@ async def storm_cluster(folder: Path, server: RedisServer, *, bound: int) -> Asy
 
 async def storm(cluster: StormCluster, *, shots: int, within_s: float, seed: int) -> list[Outcome]:
     """``shots`` requests of all classes, sent within so many seconds to both gateways, and what came of them."""
+    return await fire_watched(cluster, _shots(cluster, shots, within_s, seed))
+
+
+async def fire_watched(cluster: StormCluster, shots: Sequence[Shot]) -> list[Outcome]:
+    """What came of ``shots``; meanwhile the queue is watched."""
     watching = asyncio.create_task(_watch(cluster))
     try:
-        return await fire(_shots(cluster, shots, within_s, seed))
+        return await fire(shots)
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -101,13 +109,15 @@ async def _watch(cluster: StormCluster) -> None:
     keys = QueueKeys.of("fake")
     while True:
         async with cluster.redis.pipeline(transaction=True) as sample:
-            sample.hget(keys.totals, "requests")
+            sample.hgetall(keys.totals)
             sample.zcard(keys.waiting)
             for driver in _drivers(cluster):
                 sample.zcard(keys.paused + driver)
-            total, *lines = await sample.execute()
-        assert int(total or 0) == sum(lines), "the total is what lies in the lines"
+            found, *lines = await sample.execute()
+        totals = Counter({name.decode(): int(value) for name, value in found.items()})
+        assert totals["requests"] == sum(lines), "the total is what lies in the lines"
         cluster.watched.sampled.append(sum(lines))
+        cluster.watched.most |= totals
 
 
 def _drivers(cluster: StormCluster) -> list[str]:

@@ -1,4 +1,4 @@
-"""Two gateways behind a real HAProxy, with the configuration that we hand out."""
+"""Two gateways behind a real HAProxy and a real nginx, with the configurations that we hand out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from tests.support import wait_until
-from tests.system.balancer import LOG, balancer
+from tests.system.balancer import HAPROXY, NGINX, Kind, balancer
 from tests.system.cluster import (
     Cluster,
     consecutive_free_ports,
@@ -48,12 +48,19 @@ class Balanced:
         return await self.cluster.metric("sluicegate_requests_total", outcome=outcome)
 
 
-@pytest.fixture
+BOTH = (pytest.param((HAPROXY, "1s"), id="haproxy"), pytest.param((NGINX, ""), id="nginx"))
+LATE = (pytest.param((HAPROXY, "60s"), id="haproxy"), pytest.param((NGINX, ""), id="nginx"))
+"""Each kind, with the pause between its health checks; nginx makes none."""
+
+ONLY_HAPROXY = BOTH[:1]
+
+
+@pytest.fixture(params=BOTH)
 async def balanced(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Balanced]:
-    check_every = getattr(request, "param", "1s")
+    kind, check_every = request.param
     async with (
         start_cluster(tmp_path, *FLAGS, gateways=2) as cluster,
-        balancer(tmp_path, [host_of(address) for address in cluster.addresses], check_every=check_every) as url,
+        balancer(kind, tmp_path, [host_of(address) for address in cluster.addresses], check_every=check_every) as url,
         aiohttp.ClientSession() as http,
     ):
         await serves(http, url)
@@ -80,7 +87,7 @@ async def test_both_gateways_serve_and_the_sdk_sees_one(balanced: Balanced) -> N
             assert answer.choices[0].text
     for address in balanced.cluster.addresses:
         async with balanced.http.get(f"{address}/metrics") as metrics:
-            assert 'sluicegate_requests_total{outcome="completed"}' in await metrics.text()
+            assert sum_of_samples(await metrics.text(), "sluicegate_requests_total", {"outcome": "completed"}) >= 1
     assert await balanced.outcomes("completed") == 6
 
 
@@ -144,7 +151,7 @@ async def refusals_while_draining(balanced: Balanced, address: str) -> float:
         return sum_of_samples(await metrics.text(), "sluicegate_requests_total", {"outcome": "draining"})
 
 
-@pytest.mark.parametrize("balanced", ["60s"], indirect=True)
+@pytest.mark.parametrize("balanced", LATE, indirect=True)
 async def test_what_a_draining_gateway_refuses_is_served_by_the_other(balanced: Balanced) -> None:
     """Until the balancer notices, half of the requests go there; their clients must not."""
     first = balanced.cluster.addresses[0]
@@ -153,14 +160,24 @@ async def test_what_a_draining_gateway_refuses_is_served_by_the_other(balanced: 
         assert await refusals_while_draining(balanced, first) >= 1
 
 
+@pytest.mark.parametrize("balanced", ONLY_HAPROXY, indirect=True)
 async def test_a_draining_gateway_is_soon_asked_no_more(balanced: Balanced, tmp_path: Path) -> None:
     """Its readiness says so, before its socket closes."""
     first = balanced.cluster.addresses[0]
     async with draining(balanced, first):
-        log = tmp_path / LOG
+        log = HAPROXY.log(tmp_path)
         await wait_until(lambda: "gateways/gateway-1 is DOWN" in log.read_text(), "the balancer notices")
         assert await asyncio.gather(*[read(balanced) for _ in range(4)]) == [200] * 4
         assert await refusals_while_draining(balanced, first) == 0
+
+
+async def test_when_every_gateway_drains_a_client_hears_it_as_from_one(balanced: Balanced) -> None:
+    """No page of the balancer's own, which no client of OpenAI's API can read."""
+    first, second = balanced.cluster.addresses
+    async with draining(balanced, first), draining(balanced, second), balanced.post() as refused:
+        assert refused.status == 503
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert (await refused.json())["error"]["code"] in {"draining", "no_worker"}
 
 
 def gateway_at(cluster: Cluster, address: str) -> int:
@@ -193,11 +210,12 @@ async def test_metrics_are_not_for_clients(balanced: Balanced) -> None:
         assert (await answer.json())["error"]["code"] == "unknown_route"
 
 
-async def test_without_any_gateway_the_balancer_answers_as_one_would(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [HAPROXY, NGINX], ids=str)
+async def test_without_any_gateway_the_balancer_answers_as_one_would(kind: Kind, tmp_path: Path) -> None:
     """A client of OpenAI's API can read every answer, also that of nobody."""
     _, *nobody = consecutive_free_ports(3)  # the balancer takes the first for itself
     async with (
-        balancer(tmp_path, [f"127.0.0.1:{port}" for port in nobody]) as url,
+        balancer(kind, tmp_path, [f"127.0.0.1:{port}" for port in nobody]) as url,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
         with pytest.raises(openai.InternalServerError) as raised:

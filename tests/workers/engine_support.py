@@ -32,6 +32,7 @@ class Options:
     swap_mib: int | None = None
     max_model_len: int | None = None
     threads: int | None = 2
+    deterministic: bool = False
     model_cache: Path | None = None
 
 

@@ -1,4 +1,4 @@
-"""Case C01: a request's tokens, and the log-probabilities behind them, do not depend on what else is in the batch."""
+"""A request's tokens, and the log-probabilities behind them, do not depend on what else is in the batch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(engine: Engine, request: Request, neighbours: list[Request], *, chunk: i
 
 @pytest.mark.parametrize("chunk", [1_000, 5])
 def test_neighbours_change_neither_tokens_nor_log_probabilities(engine: Engine, chunk: int) -> None:
-    """Solo runs are identical; in company a tie might tip, and none is near one here."""
+    """C01: solo runs are identical; in company a tie might tip, and none is near one here."""
     largest = 0.0
     for number in range(5):
         request = make_request(number)

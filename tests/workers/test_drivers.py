@@ -111,3 +111,24 @@ def test_an_unreasonable_number_of_plans_in_flight_is_refused(start: Start, max_
     end = worker.connect()
     end.drive(max_in_flight=max_in_flight)
     assert f"{max_in_flight} plans in flight are not 1 to 8" in end.refusal()
+
+
+def test_nobody_is_greeted_while_an_iteration_outlives_its_driver(start: Start) -> None:
+    """Whoever drove a worker that hangs would claim sequences for it, and each would have moved for nothing."""
+    worker = start(faults=[{"kind": "hang", "at": 1, "seconds": 1.0}])
+    end = worker.connect()
+    end.drive()
+    end.send(NOTHING)
+    worker.wait_until_held()
+    end.close()
+    impatient, patient = worker.connect(peer="impatient"), worker.connect(peer="patient")
+    for new in (impatient, patient):
+        new.prove()
+        new.sock.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            new.receive(Hello)
+    impatient.close()
+    worker.go_on.set()
+    patient.sock.settimeout(5.0)
+    assert patient.receive(Hello).last_epoch == 1
+    assert_serves(worker, epoch=2)

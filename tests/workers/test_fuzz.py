@@ -126,7 +126,7 @@ def test_a_driver_that_sends_nonsense_loses_its_link_and_nothing_more(worker: Wo
 
 
 def test_a_pickle_on_the_socket_runs_nothing(worker: Worker, tmp_path: Path) -> None:
-    """Unpickling a peer's bytes would be running its code (case F03)."""
+    """F03: unpickling a peer's bytes would be running its code."""
     witness = tmp_path / "witness"
 
     class Touch:

@@ -14,8 +14,8 @@ from workers.wire import (
     Hello,
     Refusal,
     ReportMessage,
-    TokenizerFiles,
     TokenizerRequest,
+    Welcome,
     encode,
 )
 
@@ -51,11 +51,10 @@ def test_plans_of_a_lost_link_are_not_executed(start: Start) -> None:
     worker.wait_until_held()
     end.close()
     new = worker.connect(peer="new")
-    new.drive(epoch=2)
-    new.send(TokenizerRequest(digest=worker.executor.card.tokenizer_digest))
-    new.receive(TokenizerFiles)  # so the old link's end has been seen, too
+    new.prove()  # so the old link's end has been seen, too
     worker.go_on.set()
-    new.send(change(epoch=2))
+    new.receive(Hello)
+    new.send(Welcome(epoch=2, max_in_flight=1), change(epoch=2))
     assert "failed: ScriptedFailure" in new.refusal()  # the second iteration that was executed is this one
 
 

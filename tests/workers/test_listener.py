@@ -14,7 +14,7 @@ from workers.wire import (
 
 
 def test_the_socket_is_its_users_alone(start: Start) -> None:
-    """Whoever can connect can run plans (case F03)."""
+    """F03: whoever can connect can run plans."""
     assert start().path.stat().st_mode & 0o777 == 0o600
 
 

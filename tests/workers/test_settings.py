@@ -79,7 +79,7 @@ def test_a_missing_file_is_refused_with_a_sentence() -> None:
 
 @pytest.mark.parametrize("listen", ["tcp:0.0.0.0:9000", "tcp:worker.example:9000", "tcp:[::]:9000"])
 def test_listening_beyond_this_machine_needs_a_secret(listen: str, tmp_path: Path) -> None:
-    """Whoever can connect can run plans (case F03)."""
+    """F03: whoever can connect can run plans."""
     with pytest.raises(BadSettings, match="beyond this machine, needs --secret-file"):
         WorkerSettings.load(["--listen", listen])
     secret = tmp_path / "secret"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 SIGNED = "signed"
 """Marks a number of the whole signed 64-bit range."""
@@ -268,10 +268,33 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Log-probabilities of consecutive tokens, as in ``Logprobs``."""
+
+    own: tuple[float, ...]
+    top_ids: tuple[int, ...]
+    top: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptNews:
+    """What is told of a prompt, once: its log-probabilities as they are computed, then with the first token the rest.
+
+    ``scores`` are those of its tokens from ``start`` on. ``cached_tokens`` of it were not computed when it first
+    started, as their KV was there.
+    """
+
+    cached_tokens: int = 0
+    start: int = 0
+    scores: Scores | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """Output of one sequence: ``token_ids`` from output position ``position`` on.
 
     ``finish`` is ``stop`` or ``length``; ``error`` a reason of the gateway's table; both empty while it goes on.
+    ``scores`` has the log-probabilities of ``token_ids`` where they are asked for.
     """
 
     sequence_id: str
@@ -279,6 +302,8 @@ class Delivery:
     token_ids: tuple[int, ...]
     finish: str
     error: str
+    scores: Scores | None = None
+    prompt: PromptNews | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

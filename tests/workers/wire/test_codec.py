@@ -143,7 +143,7 @@ def test_values_without_a_place_in_any_message_are_refused(value: Any) -> None:
 
 
 def test_a_pickle_is_only_a_bad_frame() -> None:
-    """Unpickling a peer's bytes is running a peer's code (case F03)."""
+    """F03: unpickling a peer's bytes is running a peer's code."""
     payload = pickle.dumps({"any": "thing"})
     with pytest.raises(WireError):
         decode(len(payload).to_bytes(4, "big") + payload)
@@ -190,14 +190,14 @@ def test_a_declared_length_reserves_no_memory_to_speak_of(payload: bytes) -> Non
     ],
 )
 def test_a_value_that_cannot_be_encoded_is_refused_by_name(message: Message, sentence: str) -> None:
-    """The sender that made it learns of it, before its peer does (case F05)."""
+    """F05: the sender that made it learns of it, before its peer does."""
     with pytest.raises(WireError, match=sentence):
         encode(message)
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf")])
 def test_the_error_names_the_one_bad_sequence_of_a_plan(temperature: float) -> None:
-    """Then only that sequence has to fail, not its neighbours."""
+    """F05: then only that sequence has to fail, not its neighbours."""
     bad = dataclasses.replace(SEQUENCE, sampling=Sampling(temperature=temperature))
     with pytest.raises(WireError, match=r"PlanMessage\.starts\[1\]\.sampling\.temperature is not finite"):
         encode(dataclasses.replace(PLAN, starts=(SEQUENCE, bad, SEQUENCE)))
