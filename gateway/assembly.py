@@ -19,6 +19,7 @@ from admission.standing import WaitingOrderName
 from gateway.clock import Clock, monotonic_us
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
+from gateway.door_log import DoorLog
 from gateway.driver import DriverParts
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
@@ -100,7 +101,8 @@ class Assembly:
         self._speeds = LineSpeeds(clock=clock)
         self.drivers = DriverSet()
         self.view = ClusterView(clock=clock)
-        self.queues = Queues(client, bounds=options.bounds)
+        self.door = None if recorder is None else self._new_door(recorder)
+        self.queues = Queues(client, bounds=options.bounds, door=self.door)
         self.directory = Directory(client, gateway_id=options.gateway_id)
         self.forecast = Forecast(options.classes, options.waiting_order, clock=clock)
         self.streams = Streams(clock=clock, metrics=metrics, estimates=self._estimates)
@@ -143,6 +145,17 @@ class Assembly:
             await self.directory.withdraw()
 
     # --- the parts, each with what it needs of those before it --------------------------------------------------------
+
+    def _new_door(self, recorder: Recorder) -> DoorLog:
+        options = self._options
+        return DoorLog(
+            recorder,
+            gateway_id=options.gateway_id,
+            classes=options.classes,
+            bounds=options.bounds,
+            waiting_order=options.waiting_order,
+            clock=self._clock,
+        )
 
     def _new_relay(self) -> Relay:
         return Relay(

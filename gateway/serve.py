@@ -62,6 +62,7 @@ async def serve(settings: GatewaySettings) -> None:
             classes=classes,
             keys=keys,
             metrics_at=MetricsAt.API if settings.admin is None else MetricsAt.ADMIN,
+            door=assembly.door,
         )
         async with _admin_site(settings.admin, metrics, http):
             with _stop_signals() as stop, _reloaded_by_signal(keys):

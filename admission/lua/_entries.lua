@@ -58,6 +58,16 @@ end
 
 local function total(field) return tonumber(redis.call('HGET', TOTALS, field) or 0) end
 
+-- Acts are numbered. One that changed nothing has the number of the last that did: it needs no memory to say so.
+local is_change = true
+
+local function act_number()
+  if not is_change then return integer(total('last_act')) end
+  local number = redis.call('HINCRBY', TOTALS, 'last_act', 1)
+  if number == 1 then keep(TOTALS) end
+  return number
+end
+
 local function next_number() return redis.call('HINCRBY', TOTALS, 'last_number', 1) end
 
 local function load_entry(id)

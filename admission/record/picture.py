@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from admission.queue import Offered
 from admission.record.clocks import Clocks
 from admission.record.entries import Answered, DoorOpened, LogEntry, OfferMade, TimeUnit
 from admission.record.story import Beat, Part, Story
-from admission.record.waiting import QueueMoment, queues
-
-REFUSED = (Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL, Offered.CLASS_FULL)
+from admission.record.waiting import REFUSED, QueueMoment, queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

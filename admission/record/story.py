@@ -287,6 +287,8 @@ class _Teller:
         started = {start.sequence_id for start in step.plan.starts} if step.plan is not None else set()
         for life in lives:
             held_by = None if life.spec.sequence_id in started else held_by_now(self._scheduler)
+            if held_by is Hold.ORDER and step.plan is None:
+                held_by = None  # enough plans were in flight: it is nobody's turn
             life.claims.append(Claim(at_us=now_us, iteration=iteration, held_by=held_by))
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from admission.queue import Offered
 from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
 
+REFUSED = (Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL, Offered.CLASS_FULL)
+
 Act = OfferMade | Given | Returned | Settled | Withdrew
 
 
@@ -28,7 +30,12 @@ class QueueMoment:
 def merge(doors: Sequence[Iterable[LogEntry]]) -> Iterator[Act]:
     """The acts of several doors on one queue, each door's own in order."""
     acts = [[entry for entry in door if isinstance(entry, Act)] for door in doors]
-    return heapq.merge(*acts, key=lambda act: act.act)
+    return heapq.merge(*acts, key=_place_of)
+
+
+def _place_of(act: Act) -> tuple[int, bool]:
+    """An offer that was refused changed nothing: it has the number of the act before it."""
+    return act.act, isinstance(act, OfferMade) and act.outcome in REFUSED
 
 
 class WaitingLine:
