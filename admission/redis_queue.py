@@ -51,7 +51,7 @@ DRIVER_LEASE_S = 10.0
 REAP_GAP_S = 4.0
 """Call ``reap`` more often than this, every second say: a longer pause starts all leases anew."""
 
-OFFERS_AT_ONCE = MAX_CONNECTIONS // 2
+OFFERS_AT_ONCE = MAX_CONNECTIONS * 3 // 4
 """Of one gateway: the other connections are for acts that do not come in storms."""
 
 _CLASS_FIELD = "class:"

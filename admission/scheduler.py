@@ -154,6 +154,11 @@ class Scheduler:
         """Every slot that is held, and by which sequence: those that drain included."""
         return tuple([(slot, sequence.spec) for slot, sequence in self._roster.slots.holders()])
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether as many plans are in flight as may be: until a report comes, a step makes none."""
+        return len(self._in_flight) >= self._limits.max_in_flight
+
     def running_ids(self) -> tuple[str, ...]:
         """The running batch, in the order in which its sequences started."""
         return tuple(sequence.spec.sequence_id for sequence in self._roster.batch)
@@ -254,7 +259,7 @@ class Scheduler:
         return formed if due is None else min(due, formed)
 
     def _plan(self, now: int) -> Plan | None:
-        if len(self._in_flight) >= self._limits.max_in_flight:
+        if self.is_ahead:
             return None
         built = self._planner.build(self._limits, now)
         if built is None:

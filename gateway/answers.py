@@ -98,7 +98,7 @@ class Ended(Answer):
 
     finish_reason: FinishReason
     stop_reason: str | int | None = Field(
-        description="The stop string, or the stop id where it is known; null where an eos or the limit ended it."
+        description="The stop string or the stop id; null where an eos or the limit ended it."
     )
 
 
@@ -233,6 +233,25 @@ class ModelsAnswer(Answer):
 
     object: Literal["list"]
     data: list[ModelAnswer]
+
+
+class AliveAnswer(Answer):
+    """The answer of `/livez`."""
+
+    alive: Literal[True]
+
+
+class ReadyAnswer(Answer):
+    """The answer of `/readyz`, when there is a worker to serve with."""
+
+    ready: Literal[True]
+
+
+class UnreadyAnswer(Answer):
+    """The answer of `/readyz` otherwise."""
+
+    ready: Literal[False]
+    reason: str
 
 
 class ErrorDetail(Answer):

@@ -20,8 +20,8 @@ from gateway.errors import Reason, Refused
 from gateway.http_errors import error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
 from gateway.metrics import NO_CLASS, Metrics
-from gateway.request_ids import ids_of
-from gateway.routes import HEALTH_PATHS, admin_routes, api_routes, metrics_route
+from gateway.request_ids import ID_HEADER, ids_of
+from gateway.routes import HEALTH_PATHS, admin_routes, api_routes, description_route, metrics_route
 from gateway.tokenizer_pool import TokenizerPool
 
 __all__ = ["HttpSettings", "MetricsAt", "build_admin_app", "build_app", "make_runner"]
@@ -69,9 +69,8 @@ def build_app(
         tokenizers.close()
 
     app.cleanup_ctx.append(end_threads)
-    app.add_routes(api_routes())
-    if metrics_at is MetricsAt.API:
-        app.add_routes(metrics_route())
+    routes = api_routes() if metrics_at is MetricsAt.ADMIN else [*api_routes(), metrics_route()]
+    app.add_routes([route.definition for route in [*routes, description_route(routes)]])
     return app
 
 
@@ -125,5 +124,5 @@ async def _turn_away_spare(request: web.Request, handler: Handler) -> web.Stream
 
 
 async def _name_response(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["x-request-id"] = ids_of(request).shown
+    response.headers[ID_HEADER] = ids_of(request).shown
     response.headers["Server"] = "sluicegate"  # not which library of which version

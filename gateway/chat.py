@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.chat_template import Turn
 from gateway.chunks import ChoiceJson
 from gateway.logprobs import chat_logprobs
 from gateway.prompts import Prompt
@@ -37,9 +36,7 @@ class ChatEndpoint:
     async def encode(
         self, body: ChatCompletionRequest, tokenizer: ChatTokenizer, pool: TokenizerPool
     ) -> tuple[Prompt, ...]:
-        turn = Turn.CLOSED if body.add_generation_prompt is False else Turn.OPEN
-        messages = [message.for_template() for message in body.messages]
-        return (Prompt(ids=await pool.run(tokenizer.encode_chat, messages, turn)),)
+        return (Prompt(ids=await pool.run(tokenizer.encode_chat, body.for_template(), body.rendering)),)
 
     def logprobs(self, scores: Sequence[Score], names: TokenNames, num_top: int) -> dict[str, Any]:
         return chat_logprobs(scores, names, num_top)

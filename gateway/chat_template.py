@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, NoReturn
@@ -18,6 +19,18 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+SPECIAL_TOKEN_NAMES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+"""What templates call the special tokens that they use."""
+OWN_NAMES = frozenset({*SPECIAL_TOKEN_NAMES, "messages", "tools", "documents", "add_generation_prompt"})
+"""What every template is given. Variables have other names."""
 MAX_MESSAGE_CHARS = 200
 """Of a template's own error text, which may repeat what it was given."""
 
@@ -27,6 +40,16 @@ class Turn(Enum):
 
     OPEN = auto()  # for the assistant to go on
     CLOSED = auto()  # behind the last message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """How a conversation is rendered. ``variables`` are the client's own, for templates that look at them: never text,
+    since text from there would not be guarded against control tokens (``gateway.control_tokens``).
+    """
+
+    turn: Turn = Turn.OPEN
+    variables: Mapping[str, bool | float | None] = field(default_factory=dict)
 
 
 class TemplateFailed(Exception):
@@ -58,7 +81,7 @@ class ChatTemplate:
         self.literals = _literals(environment.parse(source))
         self._knows_developer = "developer" in self.literals
 
-    def render(self, messages: Sequence[Mapping[str, str]], turn: Turn = Turn.OPEN) -> str:
+    def render(self, messages: Sequence[Mapping[str, str]], rendering: Rendering) -> str:
         """The prompt text of a conversation. Raises ``TemplateFailed``.
 
         A ``developer`` message is a ``system`` one to templates that do not know the newer name.
@@ -70,11 +93,12 @@ class ChatTemplate:
                     message["role"] = "system"
         try:
             return self._template.render(
+                **rendering.variables,
                 **self._special_tokens,
                 messages=turns,
                 tools=None,
                 documents=None,
-                add_generation_prompt=turn is Turn.OPEN,
+                add_generation_prompt=rendering.turn is Turn.OPEN,
             )
         except jinja2.TemplateError as error:
             raise TemplateFailed((error.message or "the template failed")[:MAX_MESSAGE_CHARS]) from error

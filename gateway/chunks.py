@@ -83,6 +83,7 @@ class ChunkWriter:
         self._before = _chunk_before(head, choice) + b'{"index":%d' % index
         self._text_before = self._before + choice.text_before
         self._text_after = choice.text_after + b"null" + _GOES_ON
+        self._plain_after = self._text_after + self._end() if usage_json is None else None
 
     def opening(self) -> bytes:
         """The event before the first text, empty when the endpoint has none."""
@@ -92,6 +93,8 @@ class ChunkWriter:
 
     def text(self, text: str, logprobs: bytes | None = None) -> bytes:
         """An event with more text and its log-probabilities, as JSON; no event when there is neither."""
+        if self._plain_after is not None and logprobs is None:  # almost always, and the path of every token
+            return b"".join((self._text_before, orjson.dumps(text), self._plain_after)) if text else b""
         if logprobs is not None:
             after = self._choice.text_after + logprobs + _GOES_ON
         elif text:

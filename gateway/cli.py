@@ -68,10 +68,12 @@ def _gateway(argv: Sequence[str]) -> int:
         return _refuse("gateway", error.lines)
     import uvloop  # noqa: PLC0415
 
+    from gateway.collector import relieve_collector  # noqa: PLC0415
     from gateway.logs import configure_logs  # noqa: PLC0415
     from gateway.serve import serve  # noqa: PLC0415
 
     configure_logs(f"gateway {settings.gateway_id}")
+    relieve_collector()
     uvloop.run(serve(settings))
     return 0
 

@@ -25,6 +25,7 @@ from gateway.errors import Reason, Refused
 from gateway.http_errors import bare_answer, error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
 from gateway.peers import find_dead_peers, has_hung_up
+from gateway.request_ids import ID_HEADER, ids_of
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -108,6 +109,7 @@ class Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; it cannot become an error")
         response = error_response(refused)
+        response.headers[ID_HEADER] = ids_of(request).shown
         response.force_close()
         return response
 
@@ -117,6 +119,7 @@ class Connection(web.RequestHandler):
         """An unknown ``Expect`` is answered by aiohttp before any middleware runs; it gets our shape here."""
         if isinstance(resp, web.HTTPException):
             resp = http_exception_response(resp)
+            resp.headers[ID_HEADER] = ids_of(request).shown
         self._check_progress(None)
         try:
             return await super().finish_response(request, resp, start_time)

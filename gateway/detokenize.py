@@ -11,7 +11,8 @@ tokens began, and the output completes, belongs to the prompt.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -35,19 +36,47 @@ class Detokenizer(Protocol):
         ...
 
 
-class ByteDetokenizer:
-    """For byte-level vocabularies. ``table`` has the bytes of each id, empty for those that make no text."""
+@dataclass(frozen=True, slots=True)
+class ByteTable:
+    """A byte-level vocabulary: the bytes of each id, empty for those that make no text.
 
-    def __init__(self, table: Sequence[bytes], prompt_ids: Sequence[int]) -> None:
+    ``texts`` has the same as text, None where the bytes are no whole characters.
+    """
+
+    data: tuple[bytes, ...]
+    texts: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, data: Iterable[bytes]) -> ByteTable:
+        known = tuple(data)
+        return cls(known, tuple([_whole_text(token) for token in known]))
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Models pad their vocabulary: ids past the tokenizer's have no text."""
+        return self.data[token_id] if token_id < len(self.data) else b""
+
+
+class ByteDetokenizer:
+    """For byte-level vocabularies. Between whole characters a token that is whole itself is its text."""
+
+    def __init__(self, table: ByteTable, prompt_ids: Sequence[int]) -> None:
         self._table = table
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._prompt_rest = _missing_bytes(b"".join(_lookup(table, token_id) for token_id in prompt_ids[-4:]))
+        self._prompt_rest = _missing_bytes(b"".join(table.bytes_of(token_id) for token_id in prompt_ids[-4:]))
+        self._is_between = not self._prompt_rest
 
     def feed(self, token_id: int) -> str:
-        data = _lookup(self._table, token_id)
+        if self._is_between and token_id < len(self._table.texts):
+            text = self._table.texts[token_id]
+            if text is not None:
+                return text
+        data = self._table.bytes_of(token_id)
         if self._prompt_rest and data:
             data = self._skip_prompt_rest(data)
-        return self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        pending, _ = self._decoder.getstate()
+        self._is_between = not (pending or self._prompt_rest)
+        return text
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -108,9 +137,11 @@ class WindowDetokenizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=bool(self._hidden_ids))
 
 
-def _lookup(table: Sequence[bytes], token_id: int) -> bytes:
-    """Models pad their vocabulary: ids past the tokenizer's have no text."""
-    return table[token_id] if token_id < len(table) else b""
+def _whole_text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _missing_bytes(tail: bytes) -> int:
@@ -124,18 +155,18 @@ def _missing_bytes(tail: bytes) -> int:
     return 0
 
 
-def byte_table(tokenizer: Tokenizer, added: Collection[int]) -> tuple[bytes, ...]:
+def byte_table(tokenizer: Tokenizer, added: Collection[int]) -> ByteTable:
     """The bytes of every id of a byte-level vocabulary; ``added`` tokens are written as plain text."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     table = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, token_id in vocabulary.items():
         table[token_id] = token.encode() if token_id in added else _token_bytes(token)
-    return tuple(table)
+    return ByteTable.of(table)
 
 
-def without(table: Sequence[bytes], hidden_ids: Collection[int]) -> tuple[bytes, ...]:
+def without(table: ByteTable, hidden_ids: Collection[int]) -> ByteTable:
     """The table, with no bytes for the ids of ``hidden_ids``."""
-    return tuple(b"" if token_id in hidden_ids else data for token_id, data in enumerate(table))
+    return ByteTable.of(b"" if token_id in hidden_ids else data for token_id, data in enumerate(table.data))
 
 
 def _token_bytes(token: str) -> bytes:

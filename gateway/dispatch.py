@@ -6,7 +6,7 @@ queue, no driver and no worker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,8 +58,8 @@ class Tokens:
     """Output tokens of one sequence, in order, none missing. The last one has ``finish`` or ``error``, never both.
 
     ``finish`` is ``"stop"`` (an eos token or a stop id, not included in ``token_ids``) or ``"length"``. ``stop_id`` is
-    the stop id that ended it, where it is known; an eos is none. ``logprobs`` has one for each of ``token_ids`` where
-    the sampling asks for them, else none.
+    the one of the sampling's stop ids that ended it. ``logprobs`` has one for each of ``token_ids`` where the sampling
+    asks for them, else none.
     """
 
     token_ids: tuple[int, ...]
@@ -69,6 +69,14 @@ class Tokens:
     error: Reason | None = None
     message: str = ""
     retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a sequence waits: at most so many go before it. ``left_s`` is the predicted wait, None where unknown."""
+
+    num_ahead: int
+    left_s: float | None
 
 
 class TokenStream(Protocol):
@@ -85,7 +93,20 @@ class TokenStream(Protocol):
     @property
     def cached_tokens(self) -> int: ...
 
+    @property
+    def place(self) -> Place | None:
+        """Where it waits, as far as is known; None once it has begun, or when it never had to wait."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Tokens]: ...
+
+    def shorten(self, take: Callable[[Sequence[int]], bool]) -> None:
+        """Offer tokens to ``take`` in the call that brings them, while the reader waits for the next item.
+
+        What it takes (true) is not read any more; what it does not is read as an item, and so is all that has more to
+        it than tokens: ends, errors, log-probabilities. ``take`` neither blocks nor raises.
+        """
+        ...
 
     def complete(self) -> None:
         """Say that the answer is whole, although the sequence may go on (stop string found). Else as ``cancel``."""

@@ -100,6 +100,7 @@ class Driver:
         self._early_cancels: OrderedDict[str, None] = OrderedDict()
         self._stirred = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at: int | None = None  # microseconds, what the timer is for
         self._phase = _Phase.CLAIMING
 
     # --- from outside -------------------------------------------------------------------------------------------------
@@ -224,6 +225,8 @@ class Driver:
         step = self._step(events)
         while step.plan is not None:
             self._send(step.plan)
+            if self._scheduler.is_ahead:
+                break
             step = self._step(())
         self._claimer.want(step.want)
         self._arm(step.wake_at)
@@ -257,18 +260,27 @@ class Driver:
         self._book.start(plan.starts)
         self._link.send(plan_message(plan, epoch=self._link.epoch, records=self._book.records))
         self._prefills.append(sum([span.length for span in plan.prefill]))
-        computed = sum([start.computed_tokens for start in plan.starts])
-        swapped = sum([start.swapped_tokens for start in plan.starts])
-        self._metrics.prompt_tokens_found.inc(computed - swapped)
-        self._metrics.swapped_tokens.inc(swapped)
+        if plan.starts:
+            computed = sum([start.computed_tokens for start in plan.starts])
+            swapped = sum([start.swapped_tokens for start in plan.starts])
+            self._metrics.prompt_tokens_found.inc(computed - swapped)
+            self._metrics.swapped_tokens.inc(swapped)
 
     def _arm(self, wake_at: int | None) -> None:
+        """The next deadline stays the same over many turns, and the timer with it."""
+        if wake_at == self._wakes_at:
+            return
+        self._wakes_at = wake_at
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if wake_at is not None:
             delay_s = max(0, wake_at - self._clock()) / 1_000_000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._stirred.set)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._wakes_at = None  # should it be too early by a microsecond, the turn that it brings arms another
+        self._stirred.set()
 
     def _count(self, report: ReportMessage) -> None:
         metrics = self._metrics

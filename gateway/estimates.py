@@ -28,6 +28,6 @@ class Estimates:
         self._kinds[kind].note(output_tokens)
 
     def expected(self, model: str, class_name: str, max_tokens: int) -> int:
-        """Output tokens to expect: ``max_tokens`` until enough is known."""
-        estimate = self._kinds.get((model, class_name))
-        return max_tokens if estimate is None else estimate.expected(max_tokens)
+        """Output tokens to expect; of a kind that has given none, as of one that has given too few to tell."""
+        estimate = self._kinds.get((model, class_name)) or OutputEstimate()
+        return estimate.expected(max_tokens)

@@ -20,6 +20,7 @@ from admission.classes import PriorityClass
 from admission.queue import QueueStats
 from admission.standing import WaitingOrderName
 from gateway.clock import Clock, monotonic_us
+from gateway.dispatch import Place
 
 LEAST_RETRY_S = 1.0
 MOST_RETRY_S = 60.0
@@ -53,6 +54,30 @@ class WaitForecast:
             return None
         return (now_us - self.made_us) / 1_000_000 / self.wait_s
 
+    def left_s(self, now_us: int) -> float | None:
+        """How much of the wait is left; None when it has already taken longer."""
+        left_s = self.wait_s - (now_us - self.made_us) / 1_000_000
+        return left_s if left_s > 0 else None
+
+
+class Outlook:
+    """What is known of the wait of one entry, which had ``num_ahead`` others before it when it was offered."""
+
+    def __init__(self, forecast: Forecast, *, model: str, rank: int, num_ahead: int, made: WaitForecast | None) -> None:
+        self._forecast = forecast
+        self._model = model
+        self._rank = rank
+        self._num_ahead = num_ahead
+        self._made = made
+
+    def place(self, offered_us: int, now_us: int) -> Place:
+        """As of now. What goes before it only becomes fewer, but for those that may pass it."""
+        if self._forecast.sampled_after(self._model, offered_us):
+            num_waiting = self._forecast.num_waiting(self._model, self._rank)
+            if num_waiting is not None:
+                self._num_ahead = min(self._num_ahead, max(0, num_waiting - 1))
+        return Place(num_ahead=self._num_ahead, left_s=None if self._made is None else self._made.left_s(now_us))
+
 
 class Forecast:
     """What this gateway knows of the lines and their speeds."""
@@ -65,6 +90,7 @@ class Forecast:
         self._ranks = {cls.name: cls.rank for cls in classes}
         self._speeds: Mapping[str, float] = {}
         self._tokens_by_rank: dict[str, defaultdict[int, int]] = {}
+        self._requests_by_rank: dict[str, defaultdict[int, int]] = {}
         self._sampled_us: dict[str, int] = {}
 
     def take_speeds(self, speeds: Iterable[DriverSpeed]) -> None:
@@ -81,10 +107,13 @@ class Forecast:
     def sample(self, model: str, stats: QueueStats) -> None:
         """What waits for ``model`` now. What is of a class unknown here counts as of the worst one."""
         by_rank = self._tokens_by_rank[model] = defaultdict(int)
+        requests_by_rank = self._requests_by_rank[model] = defaultdict(int)
         self._sampled_us[model] = self._clock()
         worst = max(self._ranks.values())
-        for class_name, _, tokens in stats.by_class:
-            by_rank[self._ranks.get(class_name, worst)] += tokens
+        for class_name, requests, tokens in stats.by_class:
+            rank = self._ranks.get(class_name, worst)
+            by_rank[rank] += tokens
+            requests_by_rank[rank] += requests
 
     def queued(self, model: str, rank: int, tokens: int) -> None:
         """An entry of this gateway has just joined the line."""
@@ -93,9 +122,21 @@ class Forecast:
     def wait_s(self, model: str, rank: int) -> float | None:
         """How long a request that comes now would wait; None: not known."""
         by_rank: Mapping[int, int] = self._tokens_by_rank.get(model, {})
-        ahead = [tokens for other, tokens in by_rank.items() if other <= rank or self._order is WaitingOrderName.FCFS]
-        drain_s = self.drain_s(model, sum(ahead))
+        drain_s = self.drain_s(model, self._ahead(by_rank, rank))
         return None if drain_s is None else max(0.0, drain_s - self._since_sample_s(model))
+
+    def num_waiting(self, model: str, rank: int) -> int | None:
+        """How many that may go before one of this rank waited when last sampled, itself included; None: not known."""
+        by_rank = self._requests_by_rank.get(model)
+        return None if by_rank is None else self._ahead(by_rank, rank)
+
+    def sampled_after(self, model: str, time_us: int) -> bool:
+        """Whether the last sample knows of what was queued at ``time_us``."""
+        return self._sampled_us.get(model, time_us) > time_us
+
+    def _ahead(self, by_rank: Mapping[int, int], rank: int) -> int:
+        is_fcfs = self._order is WaitingOrderName.FCFS
+        return sum([number for other, number in by_rank.items() if other <= rank or is_fcfs])
 
     def _since_sample_s(self, model: str) -> float:
         """For so long what was sampled has drained."""

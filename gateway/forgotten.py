@@ -1,10 +1,11 @@
 """Requests that the store no longer knows: it lost its data, or their keys, or their driver fell silent.
 
-Nobody will ever claim them, so their clients would wait for ever. Only the origin can tell: its stream is open, the
-store has no entry, no driver here runs it, and nothing comes. Each condition alone is ordinary (an offer is on its way,
-output is delayed by a lost link, a driver elsewhere runs on although the store is empty), so all of them must hold for
-some beats in a row; for many where a driver of another gateway may be busy with a long prompt. Of a driver that fell
-silent the store remembers what it held: it is dead, or cut off from the store alone, and then output comes.
+Nobody will ever claim them, so their clients would wait for ever. Only the origin can tell: its stream is open and its
+offer was answered, the store has no entry, no driver here runs it, and nothing comes. Each condition alone is ordinary
+(a claim is on its way, output is delayed by a lost link, a driver elsewhere runs on although the store is empty), so
+all of them must hold for some beats in a row; for many where a driver of another gateway may be busy with a long
+prompt. Of a driver that fell silent the store remembers what it held: it is dead, or cut off from the store alone, and
+then output comes.
 """
 
 from __future__ import annotations

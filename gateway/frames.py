@@ -20,6 +20,7 @@ from typing import NoReturn, TypeVar, cast
 import structlog
 
 from workers.wire import (
+    MAX_FRAME_BYTES,
     WIRE_VERSION,
     Auth,
     Challenge,
@@ -74,6 +75,8 @@ class FrameConnection(asyncio.Protocol):
         self._arrived: deque[Message] = deque()
         self._take: Callable[[Sequence[Message]], None] | None = None
         self._stirred = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._closed = asyncio.Event()
         self._end: Exception | None = None  # why nothing more comes
         self._abort_reason: str | None = None
@@ -81,8 +84,9 @@ class FrameConnection(asyncio.Protocol):
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def trust(self) -> None:
-        """The peer has proved itself: frames of any legal length from now on."""
-        self._decoder.max_frame_bytes = FrameDecoder().max_frame_bytes
+        """The peer has proved itself: frames of any legal length from now on, those behind the proof included."""
+        self._decoder.max_frame_bytes, self._decoder.most_messages = MAX_FRAME_BYTES, None
+        self.data_received(b"")
 
     async def receive(self) -> Message:
         """The next message, however long it takes. Raises ``LinkLost``."""
@@ -130,6 +134,15 @@ class FrameConnection(asyncio.Protocol):
             raise self._lost("does not read")
         self._transport.write(encode(message))
 
+    async def drained(self, timeout_s: float) -> None:
+        """Wait until little is unsent. Raises ``LinkLost``, also when that takes longer than ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._writable.wait()
+        except TimeoutError:
+            self.abort(f"has read nothing for {timeout_s} s")
+            raise self._lost("does not read") from None
+
     def abort(self, reason: str) -> None:
         """Drop the connection now: who receives gets ``LinkLost`` with ``reason``."""
         if self._abort_reason is None:
@@ -166,7 +179,14 @@ class FrameConnection(asyncio.Protocol):
         if len(self._arrived) > MOST_UNRECEIVED:
             self._transport.pause_reading()
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()  # what is sent now raises
         self._closed.set()
         self._finish(self._lost("closed the connection" if exc is None else str(exc)))
 
@@ -268,7 +288,7 @@ class FrameListener:
             await asyncio.wait(list(self._open), timeout=CLOSE_TIMEOUT_S)
 
     def _new_connection(self) -> FrameConnection:
-        decoder = FrameDecoder(MAX_STRANGER_FRAME_BYTES)
+        decoder = FrameDecoder(MAX_STRANGER_FRAME_BYTES, most_messages=1)
         return FrameConnection(peer="a stranger", decoder=decoder, on_open=self._accept)
 
     def _accept(self, connection: FrameConnection) -> None:

@@ -13,6 +13,7 @@ from aiohttp import hdrs, web
 from gateway.api import API, Api
 from gateway.clock import monotonic_us
 from gateway.deadlines import Deadline
+from gateway.early import kept_alive
 from gateway.endpoint import Body, Endpoint
 from gateway.errors import Reason, Refused
 from gateway.fan_in import reading
@@ -22,6 +23,7 @@ from gateway.record import Ending, RequestRecord
 from gateway.reply import Reply, check_failures
 from gateway.reply_events import ReplyEvents
 from gateway.request_ids import ids_of
+from gateway.short_cut import stream_at_once
 from gateway.sse import ClientGone, ClientTooSlow, SseResponse
 from gateway.whole import whole_answer
 
@@ -76,7 +78,7 @@ async def _answer_stream(reply: Reply[Body], request: web.Request, api: Api) -> 
     sse = SseResponse(request, reply.headers, slow_client_s=api.settings.slow_client_s)
     outcome: Ending | Reason
     try:
-        outcome = await _send(reply, sse)
+        outcome = await _send(reply, sse, early_comment_s=api.settings.early_comment_s)
     except ClientGone:
         outcome = Ending.CANCELLED
     except ClientTooSlow:
@@ -86,10 +88,14 @@ async def _answer_stream(reply: Reply[Body], request: web.Request, api: Api) -> 
     return sse.response
 
 
-async def _send(reply: Reply[Body], sse: SseResponse) -> Ending | Reason:
+async def _send(reply: Reply[Body], sse: SseResponse, *, early_comment_s: float) -> Ending | Reason:
     """Send the stream, to its end or to an error event. Before the first write errors are raised instead."""
     try:
-        await _send_tokens(reply, sse)
+        if reply.is_early:
+            async with kept_alive(sse, reply.streams, every_s=early_comment_s):
+                await _send_tokens(reply, sse)
+        else:
+            await _send_tokens(reply, sse)
     except Refused as refused:
         if not sse.started:
             raise
@@ -110,6 +116,8 @@ async def _send(reply: Reply[Body], sse: SseResponse) -> Ending | Reason:
 async def _send_tokens(reply: Reply[Body], sse: SseResponse) -> None:
     """One write for what came in one iteration, of however many choices."""
     reply_events = ReplyEvents(reply)
+    if len(reply.choices) == 1:
+        stream_at_once(reply.choices[0], reply.record, reply_events.writers[0], sse)
     async with reading(reply.streams) as fan_in:
         while fan_in.is_open:
             arrived = await fan_in.next()

@@ -93,7 +93,8 @@ class Heartbeat:
         await self._move_forgotten()
 
     async def _move_forgotten(self) -> None:
-        streams = [stream for stream in self._streams.all_open() if not self._drivers.runs(stream.sequence_id)]
+        open_here = self._streams.all_open()
+        streams = [one for one in open_here if one.is_placed and not self._drivers.runs(one.sequence_id)]
         unknown: set[str] = set()
         lost: set[str] = set()
         for model in dict.fromkeys(stream.model for stream in streams):

@@ -14,6 +14,7 @@ class HttpSettings:
     ``keep_alive_s``: an idle connection lives so long; longer than the balancer's own, which then closes first.
     ``max_connections``: open at once, streams and idle ones; beyond it 503. Each holds 10 KiB, or what it buffers.
     ``slow_client_s``: an answer or a stream whose client takes nothing for so long is cut.
+    ``early_comment_s``: a stream with early headers says something so often; proxies give up after a minute or so.
     ``peer_timeout_s``: a peer that no longer answers (power loss, NAT drop) is found within about this time.
     ``linger_s``: after an answer, how long the unread rest of a body is thrown away before the connection closes.
     ``shutdown_s``: at the end, how long handlers may take; draining happens before.
@@ -26,6 +27,7 @@ class HttpSettings:
     keep_alive_s: float = 75.0
     max_connections: int = 4096
     slow_client_s: float = 30.0
+    early_comment_s: float = 5.0
     peer_timeout_s: int = 60
     linger_s: float = 2.0
     shutdown_s: float = 2.0

@@ -18,6 +18,7 @@ from gateway.chunks import ReplyHead
 from gateway.class_table import CLASS_CHOICE_HEADER
 from gateway.deadlines import DEADLINE_HEADER, Deadline, header_deadline_ms
 from gateway.dispatch import GenerationRequest
+from gateway.early import EARLY_HEADER, wants_early
 from gateway.endpoint import Body, Endpoint
 from gateway.json_body import read_object
 from gateway.record import RequestRecord
@@ -56,6 +57,7 @@ async def _start(arrival: Arrival, endpoint: Endpoint[Body]) -> Reply[Body]:
     fields = await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
     body = endpoint.parse(fields)
     body.check()
+    is_early = wants_early(request.headers.getall(EARLY_HEADER, ()), stream=bool(body.stream))
     asked = api.classes.choose(
         names=request.headers.getall(CLASS_CHOICE_HEADER, ()), priority=body.priority, service_tier=body.service_tier
     )
@@ -95,6 +97,7 @@ async def _start(arrival: Arrival, endpoint: Endpoint[Body]) -> Reply[Body]:
         record=record,
         names=tokenizer.names,
         pool=api.tokenizers,
+        is_early=is_early,
     )
 
 

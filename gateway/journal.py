@@ -41,12 +41,13 @@ class _Output:
     prompt: list[PromptNews] = field(default_factory=list)
     num_values: int = 0
     finish: str = ""
+    stop_id: int | None = None
     error: str = ""
     finished_us: int = 0
 
     def add(self, delivery: Delivery) -> None:
         self.token_ids.extend(delivery.token_ids)
-        self.finish, self.error = delivery.finish, delivery.error
+        self.finish, self.stop_id, self.error = delivery.finish, delivery.stop_id, delivery.error
         if delivery.scores is not None:
             self.scores.append(delivery.scores)
         if delivery.prompt is not None:
@@ -76,6 +77,7 @@ class _Output:
             position=self.position + start,
             token_ids=tuple(self.token_ids[start:stop]),
             finish=self.finish if is_last else "",
+            stop_id=self.stop_id if is_last else None,
             error=self.error if is_last else "",
             scores=scores,
             prompt=prompt,
@@ -110,7 +112,7 @@ class Journal:
         self._unfinished.pop(sequence_id, None)
 
     def replay(self) -> Iterator[tuple[str, Delivery]]:
-        """Everything kept, with the driver that made it."""
+        """Everything kept, with the driver that made it. More may be added meanwhile: it may be in it or not."""
         self._forget_old()
         for output in (*self._finished.values(), *self._unfinished.values()):
             for delivery in output.replay():

@@ -22,7 +22,7 @@ from gateway.directory import Directory
 from gateway.dispatch import MOST_PROMPT_LOGPROBS, GenerationRequest, Readiness, SequenceRequest
 from gateway.errors import Reason, Refused
 from gateway.estimates import Estimates
-from gateway.forecast import Forecast, WaitForecast, retry_after_s
+from gateway.forecast import Forecast, Outlook, WaitForecast, retry_after_s
 from gateway.moves import Moves
 from gateway.queues import Queues
 from gateway.relay import Relay
@@ -97,11 +97,21 @@ class Machinery:
             for stream in streams:
                 parts.streams.discard(stream)
             raise self._full(result.refusal, result.waiting_tokens, request.model)
+        num_ahead = result.position
         for stream, outcome in zip(streams, result.outcomes, strict=True):
+            stream.is_placed = True
             if outcome is Offered.QUEUED:
                 parts.forecast.queued(request.model, stream.entry.rank, stream.entry.tokens)
                 if wait_s is not None:
                     stream.forecast = WaitForecast(made_us=offered_us, wait_s=wait_s)
+                stream.outlook = Outlook(
+                    parts.forecast,
+                    model=request.model,
+                    rank=stream.entry.rank,
+                    num_ahead=num_ahead,
+                    made=stream.forecast,
+                )
+                num_ahead += 1
         return streams
 
     def models(self) -> tuple[ModelCard, ...]:

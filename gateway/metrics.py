@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from gateway.loop_histogram import LoopHistogram
+
 NO_CLASS = ""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -44,7 +46,7 @@ class RequestMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.inter_token = Histogram(
+        self.inter_token = LoopHistogram(
             "sluicegate_inter_token_seconds", "Between output tokens of a stream.", buckets=_SECONDS, registry=registry
         )
         self.wait_ratio = Histogram(

@@ -58,6 +58,7 @@ class OriginLink:
         self._journal = Journal(clock=clock)
         self._cancels: deque[str] = deque(maxlen=MOST_PENDING_CANCELS)
         self._connection: FrameConnection | None = None
+        self._behind: deque[Deliver] | None = None  # made while what was kept is sent again: it goes after that
 
     def deliver(self, driver_id: str, deliveries: Sequence[Delivery]) -> None:
         """Send output, now or when the link is up again."""
@@ -65,6 +66,8 @@ class OriginLink:
             self._journal.add(driver_id, delivery)
         if self._connection is not None:
             self._send(self._connection, Deliver(driver=driver_id, deliveries=tuple(deliveries)))
+        elif self._behind is not None:
+            self._behind.append(Deliver(driver=driver_id, deliveries=tuple(deliveries)))
 
     def release(self, sequence_id: str) -> None:
         """Keep no output of this sequence any more."""
@@ -98,17 +101,24 @@ class OriginLink:
 
     async def _keep(self, connection: FrameConnection) -> None:
         try:
-            self._resume(connection)
+            await self._resume(connection)
             await self._converse(connection)
         except LinkLost:
             pass  # dialled again by `run`, with everything that may not have arrived
         finally:
-            self._connection = None
+            self._connection = self._behind = None
             await connection.close()
 
-    def _resume(self, connection: FrameConnection) -> None:
+    async def _resume(self, connection: FrameConnection) -> None:
+        """Send all that was kept, no faster than it is read: it may be more than may be unsent."""
+        behind = self._behind = deque()
         for deliver in _batches(self._journal.replay()):
+            await connection.drained(self._unreachable_s)
             connection.send(deliver)
+        while behind:
+            await connection.drained(self._unreachable_s)
+            connection.send(behind.popleft())
+        self._behind = None
         if self._cancels:
             connection.send(CancelSequences(sequence_ids=tuple(self._cancels)))
             self._cancels.clear()

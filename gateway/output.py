@@ -23,6 +23,15 @@ class Output(Protocol):
     finish: str | None
     stop_reason: str | int | None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether tokens can become text by ``take_tokens``: nothing in them can end the output, or has scores."""
+        ...
+
+    def take_tokens(self, token_ids: Sequence[int]) -> str:
+        """The text that can be shown now, of a plain output that goes on."""
+        ...
+
     def take(self, item: Tokens) -> str:
         """The text that can be shown now."""
         ...
@@ -58,8 +67,18 @@ class OutputText:
         self.finish: str | None = None
         self.stop_reason: str | int | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        return self._scores is None and not self._stops.is_active
+
+    def take_tokens(self, token_ids: Sequence[int]) -> str:
+        self.num_tokens += len(token_ids)
+        if len(token_ids) == 1:
+            return self._detokenizer.feed(token_ids[0])
+        return "".join([self._detokenizer.feed(token_id) for token_id in token_ids])
+
     def take(self, item: Tokens) -> str:
-        text = self._take_tokens(item)
+        text = self._take_item(item)
         if self._scores is not None:
             self._released += self._scores.release(len(text))
             if self.finish is not None:
@@ -70,7 +89,7 @@ class OutputText:
         released, self._released = self._released, []
         return released
 
-    def _take_tokens(self, item: Tokens) -> str:
+    def _take_item(self, item: Tokens) -> str:
         text = ""
         for index, token_id in enumerate(item.token_ids):
             self.num_tokens += 1
@@ -103,6 +122,13 @@ class NoOutput:
         self.num_tokens = 0
         self.finish: str | None = None
         self.stop_reason: str | int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def take_tokens(self, token_ids: Sequence[int]) -> str:
+        raise NotImplementedError("nothing is shown of it, and its first token is its last")
 
     def take(self, item: Tokens) -> str:
         if item.error is None:

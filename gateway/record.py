@@ -66,8 +66,11 @@ class RequestRecord:
 
     def items_arrived(self, arrived: Iterable[tuple[int, Tokens]]) -> None:
         """Time the arrival of output; what comes together counts once."""
-        if not any(item.token_ids for _, item in arrived):
-            return
+        if any(item.token_ids for _, item in arrived):
+            self.tokens_arrived()
+
+    def tokens_arrived(self) -> None:
+        """Time the arrival of some tokens."""
         now_s = time.monotonic()
         if self._last_token_s is None:
             self._first_token_s = now_s

@@ -72,6 +72,7 @@ class Reply(Generic[Body]):
     record: RequestRecord
     names: TokenNames
     pool: TokenizerPool
+    is_early: bool
 
     @property
     def streams(self) -> Sequence[TokenStream]:

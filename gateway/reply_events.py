@@ -25,7 +25,7 @@ class ReplyEvents(Generic[Body]):
         if self._tells_usage:
             runs = options is not None and options.continuous_usage_stats
             usage_json = self._usage_so_far if runs else _no_usage_yet
-        self._writers = [
+        self.writers = [
             ChunkWriter(reply.head, reply.endpoint.choice, index, usage_json) for index in range(len(reply.choices))
         ]
 
@@ -41,7 +41,7 @@ class ReplyEvents(Generic[Body]):
         return usage_chunk(self._reply.head, self._reply.endpoint.choice, self._reply.usage) + DONE
 
     async def _of_one(self, index: int, item: Tokens) -> bytes:
-        choice, writer = self._reply.choices[index], self._writers[index]
+        choice, writer = self._reply.choices[index], self.writers[index]
         had_begun = choice.has_begun
         delta = self._reply.take(index, item)
         events = writer.text(delta.text, await self._logprobs(delta.scores) if delta.scores else None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+ID_HEADER = "x-request-id"
 _ACCEPTED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 
 
@@ -31,7 +32,7 @@ def ids_of(request: web.BaseRequest) -> RequestIds:
     """The ids of this request, made at the first call."""
     ids = request.get(_IDS)
     if ids is None:
-        given = request.headers.get("x-request-id", "")
+        given = request.headers.get(ID_HEADER, "")
         ids = RequestIds(own=uuid.uuid4().hex, client=given if _ACCEPTED.fullmatch(given) else None)
         request[_IDS] = ids
     return ids

@@ -21,7 +21,9 @@ from gateway.errors import Reason, Refused
 MAX_NAME_CHARS = 64
 """Most characters of a client's own word (a model, a field) that an error message repeats."""
 
-_STEPS_WITHOUT_NAME = frozenset({":text", ":texts", ":parts", ":ids", ":id_lists", "[key]"})
+_STEPS_WITHOUT_NAME = frozenset(
+    {":text", ":texts", ":parts", ":ids", ":id_lists", ":flag", ":whole", ":number", "[key]"}
+)
 """Names of union branches, and how pydantic marks a key. They never show in ``param``."""
 
 
@@ -57,7 +59,7 @@ class Neutral:
         return core_schema.no_info_plain_validator_function(self._check)
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [*self._values, None]}
+        return {"enum": [*self._values, None], "description": "Not supported yet: only what changes nothing."}
 
     def _check(self, value: object) -> None:
         if value is not None and not any(_same(value, accepted) for accepted in self._values):
@@ -90,7 +92,7 @@ _MESSAGES = {
     "too_long": "should have at most {max_length} items",
     "string_too_short": "should have at least {min_length} character(s)",
     "string_too_long": "should have at most {max_length} characters",
-    "string_pattern_mismatch": "should have token ids as its keys",
+    "string_pattern_mismatch": "should match {pattern}",
 }
 """What pydantic says in Python's words, said in JSON's."""
 

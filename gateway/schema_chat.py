@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
 
+from gateway.chat_template import OWN_NAMES, Rendering, Turn
 from gateway.schema import Neutral, StrictModel, invalid
 from gateway.schema_generation import GenerationBody, Label, Width
 from gateway.schema_refused import RefusedInChat
 
 MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
+MAX_VARIABLES = 16
+"""Templates look at two or three."""
+MOST_OF_A_VARIABLE = 1_000_000
+"""A template may repeat something so often."""
+VARIABLE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 
 
 class TextPart(StrictModel):
@@ -23,6 +31,12 @@ class TextPart(StrictModel):
 
 def _content_kind(value: object) -> str | None:
     return ":text" if isinstance(value, str) else ":parts" if isinstance(value, list) else None
+
+
+def _variable_kind(value: object) -> str | None:
+    if isinstance(value, bool):
+        return ":flag"
+    return ":whole" if isinstance(value, int) else ":number" if isinstance(value, float) else None
 
 
 Parts = Annotated[tuple[TextPart, ...], Field(min_length=1, strict=False)]
@@ -65,22 +79,55 @@ class Message(StrictModel):
         return {field: text for field, text in given.items() if text is not None}
 
 
+VariableName = Annotated[str, Field(pattern=VARIABLE_NAME)]
+Whole = Annotated[int, Field(ge=-MOST_OF_A_VARIABLE, le=MOST_OF_A_VARIABLE)]
+Variable = Annotated[
+    Annotated[bool, Tag(":flag")] | Annotated[Whole, Tag(":whole")] | Annotated[float, Tag(":number")],
+    Discriminator(
+        _variable_kind,
+        custom_error_type="wrong_type",
+        custom_error_message="should be a boolean, a number or null",
+    ),
+]
+Variables = Annotated[dict[VariableName, Variable | None], Field(max_length=MAX_VARIABLES)]
 Messages = Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
 
 
-class ChatCompletionRequest(GenerationBody, RefusedInChat):
-    """A conversation. ``max_tokens`` is the older name of ``max_completion_tokens``."""
+class Conversation(StrictModel):
+    """What becomes a prompt through the model's chat template."""
 
     messages: Messages = Field(description="The conversation so far. Control tokens written in it are plain text.")
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="The newer name of `max_tokens`; both may be given when they agree."
+    add_generation_prompt: bool | None = Field(
+        None, description="Not given or true: the template opens the assistant's turn. (vLLM)"
     )
+    chat_template_kwargs: Variables | None = Field(
+        None,
+        description="Variables for the template, such as `enable_thinking`: booleans, numbers or null. (vLLM, SGLang)",
+    )
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _leave_the_templates_own(cls, variables: Mapping[str, object] | None) -> Mapping[str, object] | None:
+        if not OWN_NAMES.isdisjoint(variables or ()):
+            raise PydanticCustomError("reserved", "should have none of the names that every template is given")
+        return variables
+
+    def for_template(self) -> list[dict[str, str]]:
+        """The messages as a template gets to see them."""
+        return [message.for_template() for message in self.messages]
+
+    @property
+    def rendering(self) -> Rendering:
+        turn = Turn.CLOSED if self.add_generation_prompt is False else Turn.OPEN
+        return Rendering(turn=turn, variables=self.chat_template_kwargs or {})
+
+
+class ChatCompletionRequest(GenerationBody, Conversation, RefusedInChat):
+    """A conversation."""
+
     logprobs: bool | None = Field(None, description="Whether the log-probabilities of the output's tokens are told.")
     top_logprobs: Width | None = Field(
         None, description="With `logprobs`: so many of the likeliest tokens beside each are told too."
-    )
-    add_generation_prompt: bool | None = Field(
-        None, description="Not given or true: the template opens the assistant's turn. (vLLM)"
     )
 
     prompt_cache_key: Label | None = Field(None, description="A label of the client's own, without influence.")
@@ -89,16 +136,10 @@ class ChatCompletionRequest(GenerationBody, RefusedInChat):
     parallel_tool_calls: bool | None = Field(None, description="Without influence, as there are no tools.")
 
     @property
-    def output_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def num_top_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
         super().check()
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed when 'logprobs' is true")

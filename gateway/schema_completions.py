@@ -25,9 +25,9 @@ TextPrompt = Annotated[str, Field(min_length=1)]
 IdPrompt = Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False)]
 Prompts = Annotated[
     Annotated[TextPrompt, Tag(":text")]
-    | Annotated[tuple[TextPrompt, ...], Field(max_length=MAX_SEQUENCES, strict=False), Tag(":texts")]
+    | Annotated[tuple[TextPrompt, ...], Field(min_length=1, max_length=MAX_SEQUENCES, strict=False), Tag(":texts")]
     | Annotated[IdPrompt, Tag(":ids")]
-    | Annotated[tuple[IdPrompt, ...], Field(max_length=MAX_SEQUENCES, strict=False), Tag(":id_lists")],
+    | Annotated[tuple[IdPrompt, ...], Field(min_length=1, max_length=MAX_SEQUENCES, strict=False), Tag(":id_lists")],
     Discriminator(
         _prompt_kind,
         custom_error_type="wrong_type",

@@ -53,7 +53,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 TokenIdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Biases = Annotated[
     dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES),
+    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),  # no other keys
 ]
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 Label = Annotated[str, Field(max_length=512)]
@@ -78,6 +78,10 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     model: str = Field(description="The name of a served model, as `/v1/models` lists it.")
     max_tokens: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Most tokens of an output. Not given: all that fits in the context after the prompt."
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="The newer name of `max_tokens`, of chats in OpenAI's API; both may be given when they agree.",
     )
     min_tokens: Annotated[int, Field(ge=0)] | None = Field(
         None,
@@ -172,7 +176,7 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     @property
     def output_limit(self) -> int | None:
         """The most output tokens the client asked for, None when it did not say."""
-        return self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -201,6 +205,8 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
                 raise invalid("stream_options.continuous_usage_stats", "needs 'include_usage'")
         if self.prompt_logprobs is not None and self.stream:
             raise invalid("prompt_logprobs", "is not available in a stream")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise invalid("max_completion_tokens", "and 'max_tokens' are two names of one limit and differ")
         limit = self.output_limit
         if limit is not None and self.min_tokens is not None and self.min_tokens > limit:
             raise invalid("min_tokens", f"should be at most the {limit} tokens that are to come")

@@ -87,7 +87,6 @@ class RefusedInChat(StrictModel):
     continue_final_message: Annotated[None, Neutral(False)] = None
     add_special_tokens: Annotated[None, Neutral(False)] = None
     chat_template: Annotated[None, Neutral()] = None
-    chat_template_kwargs: Annotated[None, Neutral({})] = None
     documents: Annotated[None, Neutral([])] = None
     include_reasoning: Annotated[None, Neutral(True)] = None
     media_io_kwargs: Annotated[None, Neutral({})] = None

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.schema import Neutral, StrictModel
-from gateway.schema_chat import Messages
+from gateway.schema_chat import Conversation
 from gateway.schema_generation import TokenId
 
 MAX_TOKENS = 1 << 18
@@ -30,17 +30,12 @@ class TokenizePromptRequest(TokenizeBody):
     )
 
 
-class TokenizeMessagesRequest(TokenizeBody):
+class TokenizeMessagesRequest(TokenizeBody, Conversation):
     """A conversation, as `/v1/chat/completions` would read it."""
 
-    messages: Messages
-    add_generation_prompt: bool | None = Field(
-        None, description="Not given or true: the template opens the assistant's turn."
-    )
     add_special_tokens: Annotated[None, Neutral(False)] = None
     continue_final_message: Annotated[None, Neutral(False)] = None
     chat_template: Annotated[None, Neutral()] = None
-    chat_template_kwargs: Annotated[None, Neutral({})] = None
     tools: Annotated[None, Neutral([])] = None
 
 

@@ -105,10 +105,13 @@ class SequenceBook:
         scores = self._take_scores(report.logprobs) if report.logprobs else {}
         for slot, token in report.tokens:
             record = self._slots.get(slot)
-            if record is not None and not record.closed:
-                self._take_token(record, token, finished.get(slot), scores.get(slot))
-            else:
+            if record is None or record.closed:
                 self._metrics.unwanted_tokens.inc()
+            elif record.output and slot not in finished and record.job.sampling.top_logprobs is None:
+                self._output[record.job.origin].append(_next_token(record, token))
+                record.output.append(token)
+            else:
+                self._take_token(record, token, finished.get(slot), scores.get(slot))
         for slot, reason in finished.items():
             record = self._slots.get(slot)
             if reason is FinishReason.FAILED and record is not None and not record.closed:
@@ -223,7 +226,7 @@ class SequenceBook:
     def _take_token(
         self, record: SequenceRecord, token: int, finish: FinishReason | None, scores: Scores | None
     ) -> None:
-        """An eos ends the output and is no part of it."""
+        """An eos or a stop id ends the output and is no part of it."""
         if scores is None and record.job.sampling.top_logprobs is not None:
             raise ReportError(f"no log-probability of a token of slot {record.slot}")
         position = len(record.output)
@@ -233,8 +236,9 @@ class SequenceBook:
             ending = "" if finish is None else finish.value
             self._say(record, position, (token,), finish=ending, scores=scores, prompt=prompt)
         elif finish is FinishReason.STOP:
-            self._say(record, position, (), finish=finish.value, prompt=prompt)
-        record.closed = finish in {FinishReason.LENGTH, FinishReason.STOP}
+            stop_id = token if token in record.job.sampling.stop_token_ids else None
+            self._say(record, position, (), finish=finish.value, prompt=prompt, stop_id=stop_id)
+        record.closed = finish is FinishReason.LENGTH or finish is FinishReason.STOP
 
     def _prompt_news(self, record: SequenceRecord) -> PromptNews | None:
         """What comes with the first token: the prompt has been computed."""
@@ -265,6 +269,7 @@ class SequenceBook:
         error: str = "",
         scores: Scores | None = None,
         prompt: PromptNews | None = None,
+        stop_id: int | None = None,
     ) -> None:
         self._output[record.job.origin].append(
             Delivery(
@@ -275,6 +280,7 @@ class SequenceBook:
                 error=error,
                 scores=scores,
                 prompt=prompt,
+                stop_id=stop_id,
             )
         )
 
@@ -290,6 +296,11 @@ class SequenceBook:
     def _clear(self) -> None:
         self._records.clear()
         self._slots.clear()
+
+
+def _next_token(record: SequenceRecord, token: int) -> Delivery:
+    """What most deliveries are: one more token, and nothing else."""
+    return Delivery(record.job.sequence_id, len(record.output), (token,))
 
 
 def _length(job: Job) -> int:

@@ -10,6 +10,7 @@ import asyncio
 from typing import cast
 
 from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import StreamWriter
 
 STREAM_HEADERS = {
@@ -33,6 +34,7 @@ class SseResponse:
     def __init__(self, request: web.Request, headers: dict[str, str], *, slow_client_s: float) -> None:
         self._request = request
         self._slow_client_s = slow_client_s
+        self._protocol: BaseProtocol | None = None  # once the headers are out, and chunks may follow
         self.response = web.StreamResponse(headers=STREAM_HEADERS | headers)
 
     @property
@@ -40,12 +42,17 @@ class SseResponse:
         """Whether the headers are out: then an error can only be an event."""
         return self.response.prepared
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client has so much still to take that more would have to wait."""
+        return bool(self._request.protocol.writing_paused)
+
     async def write(self, events: bytes) -> None:
         """Send events. Raises ``ClientGone`` or ``ClientTooSlow``."""
         try:
             if not self.started:
-                await self.response.prepare(self._request)
-            if self._request.protocol.writing_paused:
+                await self._start()
+            if self.is_congested:
                 async with asyncio.timeout(self._slow_client_s):
                     await self._request.writer.drain()
             # Not drained here: the check above keeps the buffer at the transport's bound plus these events.
@@ -54,6 +61,25 @@ class SseResponse:
             raise ClientTooSlow from None
         except ConnectionError:
             raise ClientGone from None
+
+    def keeps_up(self) -> bool:
+        """Whether the stream has begun and the client takes what is sent: then ``write_at_once`` may be called."""
+        protocol = self._protocol
+        if protocol is None or protocol.writing_paused:
+            return False
+        transport = protocol.transport
+        return transport is not None and not transport.is_closing()
+
+    def write_at_once(self, events: bytes) -> None:
+        """As ``write``, of a client that keeps up: a chunk of HTTP goes straight to the transport."""
+        if self._protocol is not None and self._protocol.transport is not None:
+            self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+
+    async def _start(self) -> None:
+        """Make the headers ready: they go out with the first events."""
+        writer = cast(StreamWriter, await self.response.prepare(self._request))
+        if writer.chunked:
+            self._protocol = self._request.protocol
 
     def cut(self) -> None:
         """Drop the connection with all that is buffered, so that the client cannot take the stream for whole."""

@@ -33,6 +33,11 @@ class StopMatcher:
         self._withheld = ""
         self.found: str | None = None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether anything is looked for."""
+        return bool(self._stops)
+
     def feed(self, text: str) -> str:
         """Take in more text; return what is now known to lie before any stop string."""
         if not self._stops:

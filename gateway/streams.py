@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from admission.queue import Entry
 from gateway.clock import Clock
 from gateway.deadlines import exceeded
-from gateway.dispatch import TokenLogprob, Tokens
+from gateway.dispatch import Place, TokenLogprob, Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
-from gateway.forecast import WaitForecast, retry_after_s
+from gateway.forecast import Outlook, WaitForecast, retry_after_s
 from gateway.metrics import Metrics
 from gateway.scores import num_values, since, token_logprobs
 from workers.wire import Delivery, PromptNews, Scores
@@ -58,20 +58,23 @@ class Stream:
         entry: Entry,
         *,
         model: str,
-        offered_us: int,
+        clock: Clock,
         on_complete: Callable[[Stream], None],
         on_cancel: Callable[[Stream], None],
         on_lost: Callable[[Stream], None],
     ) -> None:
         self.entry = entry
         self.model = model
-        self.offered_us = offered_us
+        self.offered_us = clock()
+        self._clock = clock
+        self.is_placed = False  # whether the store has answered the offer of ``entry``
         self.driver_id: str | None = None
         self.output: list[int] = []  # every token so far: another driver may have to go on from them
         self.cached_tokens = 0
         self.num_moves = 0
         self.cancel_reason: str | None = None
         self.forecast: WaitForecast | None = None  # set when it waits and a prediction was made
+        self.outlook: Outlook | None = None  # set when it waits
         self._on_complete = on_complete
         self._on_cancel = on_cancel
         self._on_lost = on_lost
@@ -84,6 +87,8 @@ class Stream:
         self._end: Tokens | None = None
         self._exhausted = False
         self._stirred = asyncio.Event()
+        self._is_awaited = False  # the reader has everything, and waits for more
+        self._take_at_once: Callable[[Sequence[int]], bool] | None = None
 
     @property
     def sequence_id(self) -> str:
@@ -92,6 +97,12 @@ class Stream:
     @property
     def next_position(self) -> int:
         return len(self.output)
+
+    @property
+    def place(self) -> Place | None:
+        if self.outlook is None or self.driver_id is not None:
+            return None
+        return self.outlook.place(self.offered_us, self._clock())
 
     @property
     def prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
@@ -110,8 +121,15 @@ class Stream:
             if self._unread or self._end is not None:
                 return self._take()
             self._stirred.clear()
-            await self._stirred.wait()
+            self._is_awaited = True
+            try:
+                await self._stirred.wait()
+            finally:
+                self._is_awaited = False
         raise StopAsyncIteration
+
+    def shorten(self, take: Callable[[Sequence[int]], bool]) -> None:
+        self._take_at_once = take
 
     def complete(self) -> None:
         """What has come is the whole answer. After the end it means nothing."""
@@ -123,8 +141,19 @@ class Stream:
         """Nobody wants the rest. After the end, and the second time, it means nothing."""
         if self.is_open:
             self.cancel_reason = reason
-            self._stirred.set()
+            self._stir()
             self._on_cancel(self)
+
+    def pass_at_once(self, driver_id: str, delivery: Delivery) -> bool:
+        """Whether it was nothing but the next tokens, and the waiting reader has taken them by the short cut."""
+        if not self._is_awaited or self._take_at_once is None or self.driver_id != driver_id:
+            return False
+        if delivery.position != len(self.output) or not delivery.is_tokens_alone:
+            return False
+        if not self._take_at_once(delivery.token_ids):
+            return False
+        self.output += delivery.token_ids
+        return True
 
     def put(self, token_ids: Sequence[int], now_us: int, scores: Scores | None = None) -> None:
         """The next tokens, with their log-probabilities where they are asked for."""
@@ -135,7 +164,7 @@ class Stream:
             self._unread_scores.append(scores)
             self._unread_values += num_values(scores)
         self.output.extend(token_ids)
-        self._stirred.set()
+        self._stir()
 
     def learn(self, news: PromptNews) -> bool:
         """Take what is told of the prompt, as far as it is the next; the result says whether any of it was.
@@ -156,7 +185,7 @@ class Stream:
         """The driver says that nothing comes after this. ``end`` carries no tokens."""
         if self.is_open:
             self._end = end
-            self._stirred.set()
+            self._stir()
 
     def cut(self, end: Tokens) -> None:
         """End it from here, although its sequence may still wait or run somewhere."""
@@ -177,6 +206,11 @@ class Stream:
         if unread < bounds.unread_tokens or self._unread_since_us is None:
             return False
         return now_us - self._unread_since_us >= bounds.slow_us
+
+    def _stir(self) -> None:
+        """Wake the reader. From now on tokens queue behind what it wakes for."""
+        self._is_awaited = False
+        self._stirred.set()
 
     def _take(self) -> Tokens:
         token_ids, logprobs = tuple(self._unread), token_logprobs(self._unread_scores)
@@ -235,7 +269,7 @@ class Streams:
         stream = Stream(
             entry,
             model=model,
-            offered_us=self._clock(),
+            clock=self._clock,
             on_complete=self._learn,
             on_cancel=cancelled,
             on_lost=on_lost,
@@ -254,7 +288,8 @@ class Streams:
         for delivery in deliveries:
             stream = self._open.get(delivery.sequence_id)
             if stream is not None:
-                self._deliver_one(driver_id, stream, delivery, now_us)
+                if not stream.pass_at_once(driver_id, delivery):
+                    self._deliver_one(driver_id, stream, delivery, now_us)
             elif not (delivery.finish or delivery.error):
                 unwanted.append(delivery.sequence_id)
         return tuple(unwanted)
@@ -268,6 +303,7 @@ class Streams:
         del self._open[stream.sequence_id]
         timer = self._timers.pop(stream.sequence_id, None)
         stream.entry, stream.offered_us, stream.driver_id = entry, self._clock(), None
+        stream.is_placed = False
         stream.num_moves += 1
         self._open[stream.sequence_id] = stream
         if timer is not None:
@@ -310,7 +346,7 @@ class Streams:
                 self._fail(stream, _reason(delivery.error))
         elif delivery.finish and delivery.position + len(delivery.token_ids) == stream.next_position:
             self._learn(stream)
-            self._close(stream, Tokens(token_ids=(), finish=delivery.finish))
+            self._close(stream, Tokens(token_ids=(), finish=delivery.finish, stop_id=delivery.stop_id))
         elif stream.lags_beyond(self._bounds, now_us):
             self.cut(stream, Reason.SLOW_CLIENT, "The client read its tokens too slowly.")
 

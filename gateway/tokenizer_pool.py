@@ -1,7 +1,10 @@
 """Threads for tokenising: none of it runs on the event loop, and no more of it at once than there are threads.
 
-A request that finds every thread busy waits for its turn; one whose client leaves meanwhile gives up its place. A
-thread cannot be stopped half way, so a turn ends when the work ends, not when its waiter is gone.
+Some work lies ready for the threads, so that they go from one piece to the next without the event loop: were it asked
+each time, a loop that is some milliseconds late would keep them idle for as long after every prompt, and under overload
+requests would wait here, whatever their class. What comes beyond that waits for its turn; one whose client leaves
+meanwhile gives up its place. A thread cannot be stopped half way, so a turn ends when the work ends, not when its
+waiter is gone.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from workers.wire import TokenizerFiles
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MOST_READY = 64
+"""Pieces of work that lie ready. A few are enough for any thread; those of clients that have left lie there on."""
+
 MAX_TOKENIZERS = 8
 """Tokenizers kept, the least recently used leaving first. One takes some tens of megabytes."""
 
@@ -28,7 +34,7 @@ class TokenizerPool:
     def __init__(self, *, fetch: Callable[[str], Awaitable[TokenizerFiles]], num_threads: int) -> None:
         self._fetch = fetch
         self._executor = ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="tokenize")
-        self._turns = asyncio.Semaphore(num_threads)
+        self._turns = asyncio.Semaphore(num_threads + MOST_READY)
         self._tokenizers: OrderedDict[str, ChatTokenizer] = OrderedDict()
         self._building = asyncio.Lock()
 

@@ -10,7 +10,6 @@ import orjson
 from aiohttp import hdrs, web
 
 from gateway.api import API, Api
-from gateway.chat_template import Turn
 from gateway.json_body import read_object
 from gateway.schema import invalid
 from gateway.schema_tokenize import DetokenizeRequest, TokenizeMessagesRequest, TokenizePromptRequest
@@ -66,8 +65,7 @@ def _tokens(tokenizer: ChatTokenizer, body: TokenizeRequest) -> dict[str, Any]:
 
 def _encode(tokenizer: ChatTokenizer, body: TokenizeRequest) -> tuple[int, ...]:
     if isinstance(body, TokenizeMessagesRequest):
-        turn = Turn.CLOSED if body.add_generation_prompt is False else Turn.OPEN
-        return tokenizer.encode_chat([message.for_template() for message in body.messages], turn)
+        return tokenizer.encode_chat(body.for_template(), body.rendering)
     if body.add_special_tokens is False:
         return tokenizer.encode_bare_text(body.prompt)
     return tokenizer.encode_text(body.prompt)

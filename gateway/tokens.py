@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from gateway.chat_template import ChatTemplate, TemplateFailed, Turn
+from gateway.chat_template import SPECIAL_TOKEN_NAMES, ChatTemplate, Rendering, TemplateFailed
 from gateway.control_tokens import ControlTokens, Piece, control_literals, unused_markers
 from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table, without
 from gateway.errors import Reason, Refused
@@ -22,7 +22,7 @@ from workers.wire import TokenizerFiles
 
 ChatMessages = Sequence[Mapping[str, str]]
 
-_SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+AS_USUAL = Rendering()
 _USER_FIELDS = ("content", "name", "tool_call_id")
 
 
@@ -53,7 +53,7 @@ class ChatTokenizer:
         added = {token["id"]: token["content"] for token in added_tokens}
         self._byte_table = byte_table(self._tokenizer, added) if _is_byte_level(definition) else None
         self._plain_byte_table = None if self._byte_table is None else without(self._byte_table, self._special_ids)
-        self.names = TokenNames(self._tokenizer, self._byte_table, added)
+        self.names = TokenNames(self._tokenizer, None if self._byte_table is None else self._byte_table.data, added)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt, with the tokens that the tokenizer itself adds (such as a BOS)."""
@@ -63,7 +63,7 @@ class ChatTokenizer:
         """Ids of a raw prompt, and nothing added."""
         return tuple(self._encode(text))
 
-    def encode_chat(self, messages: ChatMessages, turn: Turn = Turn.OPEN) -> tuple[int, ...]:
+    def encode_chat(self, messages: ChatMessages, rendering: Rendering = AS_USUAL) -> tuple[int, ...]:
         """Ids of a conversation through the chat template.
 
         Raises ``Refused`` (400, ``param`` is ``messages``) when there is no template or it fails on these messages.
@@ -73,8 +73,8 @@ class ChatTokenizer:
         words = [message[field] for message in messages for field in _USER_FIELDS if field in message]
         try:
             if self._control.occur_in(words):
-                return self._encode_guarded(self._template, messages, words, turn)
-            return tuple(self._encode(self._template.render(messages, turn)))
+                return self._encode_guarded(self._template, messages, words, rendering)
+            return tuple(self._encode(self._template.render(messages, rendering)))
         except TemplateFailed as failed:
             raise _refused(str(failed)) from failed
 
@@ -103,19 +103,19 @@ class ChatTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def _encode_guarded(
-        self, template: ChatTemplate, messages: ChatMessages, words: Sequence[str], turn: Turn
+        self, template: ChatTemplate, messages: ChatMessages, words: Sequence[str], rendering: Rendering
     ) -> tuple[int, ...]:
         """Encode a conversation whose words contain control literals, so that these stay words."""
         markers = unused_markers(words)
         if markers is None:
             raise _refused("the conversation uses every private character")
         marked = [_map_words(message, lambda text: self._control.mark(text, markers)) for message in messages]
-        pieces = self._control.pieces(template.render(marked, turn), markers)
+        pieces = self._control.pieces(template.render(marked, rendering), markers)
         token_ids = [token_id for index, piece in enumerate(pieces) for token_id in self._encode_piece(index, piece)]
         # A template may take content apart in ways that lose the marks. So count: the same conversation, with plain
         # words for the literals, has as many special tokens as this one may have.
         harmless = [_map_words(message, self._control.neutralise) for message in messages]
-        if self._num_special(token_ids) != self._num_special(self._encode(template.render(harmless, turn))):
+        if self._num_special(token_ids) != self._num_special(self._encode(template.render(harmless, rendering))):
             raise _refused("a message contains a control token of this model")
         return tuple(token_ids)
 
@@ -160,7 +160,7 @@ def _template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> ChatTemp
 def _special_tokens(files: Mapping[str, bytes], config: Mapping[str, Any]) -> dict[str, str]:
     """The named special tokens that templates use; each is a string, or an object with its ``content``."""
     named = json.loads(files.get("special_tokens_map.json", b"{}")) | config
-    tokens = {name: named[name] for name in _SPECIAL_TOKEN_NAMES if named.get(name) is not None}
+    tokens = {name: named[name] for name in SPECIAL_TOKEN_NAMES if named.get(name) is not None}
     return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
 
 

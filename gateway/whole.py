@@ -11,6 +11,7 @@ from gateway.endpoint import Body
 from gateway.fan_in import reading
 from gateway.logprobs import prompt_logprobs
 from gateway.reply import Choice, Reply, check_failures
+from gateway.short_cut import collect_at_once
 from gateway.token_scores import Score
 
 
@@ -36,6 +37,8 @@ async def whole_answer(reply: Reply[Body]) -> bytes:
 
 async def _collect(reply: Reply[Body]) -> Sequence[Collected]:
     collected = [Collected() for _ in reply.choices]
+    for choice, of_choice in zip(reply.choices, collected, strict=True):
+        collect_at_once(choice, reply.record, of_choice.texts)
     async with reading(reply.streams) as fan_in:
         while fan_in.is_open:
             arrived = await fan_in.next()

@@ -30,6 +30,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if NEEDS_TORCH.search(collection_path.read_text()) else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on a GPU run when they are asked for (``-m cuda``), and are reported as deselected otherwise."""
+    if "cuda" in config.option.markexpr:
+        return
+    on_a_gpu = [item for item in items if item.get_closest_marker("cuda")]
+    if on_a_gpu:
+        config.hook.pytest_deselected(items=on_a_gpu)
+        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+
+
 @pytest.fixture(scope="session")
 def redis_binary() -> Path | None:
     """The ``redis-server`` to test against; None: the one that the gateway would start."""

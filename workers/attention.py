@@ -8,12 +8,16 @@ comes down to it as a keyword argument of the model's forward (``paged``), so no
 Per layer: write the step's keys and values into the pool, then attend, group by group for sequences with one new token
 and chunk by chunk for the others. No mask comes from transformers: an attention name without a mask function gets none.
 
+How a device attends at all is its ``Backend``'s to say: it makes of a step's work what the model's forward needs. The
+one here gathers, and serves everywhere; ``workers/cuda`` has one that reads pages in place.
+
 Grouped-query attention repeats no keys: the query heads that share a key head become rows of one matrix product.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,9 +27,10 @@ from torch.nn import Module
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from workers.batch import Batch, View
+from workers.batch import Batch, Target, View, build_batch, lay_out
 from workers.errors import LoadError
 from workers.kv_cache import KVPool, LayerShape
+from workers.slots import Work
 
 ATTENTION_NAME = "sluicegate_paged"
 
@@ -62,6 +67,32 @@ class Attender(Protocol):
 
     def attend(self, arguments: Arguments, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[heads, tokens, dim] of each; returns [tokens, heads, value_dim]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One forward pass, ready to run: ``ids`` and ``positions`` [tokens] of ``works`` one after the other.
+
+    ``emit_rows`` has the row of each of ``emitting``.
+    """
+
+    works: tuple[Work, ...]
+    ids: Tensor
+    positions: Tensor
+    emit_rows: Tensor
+    emitting: tuple[Work, ...]
+    attender: Attender
+
+
+class Backend(Protocol):
+    """A way to attend, on one pool."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prepare(self, works: Sequence[Work], tables: Tensor) -> Step:
+        """Decodes and chunks in one step; ``tables`` [slots, blocks] on the host are those of all slots."""
         ...
 
 
@@ -111,7 +142,11 @@ class LayerProbe:
 
     def attend(self, arguments: Arguments, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         self._found[arguments.layer] = LayerShape(
-            kv_heads=key.shape[0], key_dim=key.shape[2], value_dim=value.shape[2], window=arguments.window
+            kv_heads=key.shape[0],
+            key_dim=key.shape[2],
+            value_dim=value.shape[2],
+            window=arguments.window,
+            softcap=arguments.softcap,
         )
         return query.new_zeros(query.shape[1], query.shape[0], value.shape[2])
 
@@ -139,6 +174,29 @@ class LayerProbe:
 
 
 # --- in service -------------------------------------------------------------------------------------------------------
+
+
+class GatherBackend:
+    """Copies what a step looks at out of the pool, and attends to it with plain products: for any model, anywhere."""
+
+    name = "gather"
+
+    def __init__(self, pool: KVPool, target: Target, *, group_tokens: int) -> None:
+        self._pool = pool
+        self._target = target
+        self._group_tokens = group_tokens
+
+    def prepare(self, works: Sequence[Work], tables: Tensor) -> Step:
+        layout = lay_out(works, self._group_tokens)
+        batch = build_batch(layout, tables, self._target)
+        return Step(
+            works=layout.works,
+            ids=batch.ids,
+            positions=batch.positions,
+            emit_rows=batch.emit_rows,
+            emitting=batch.emitting,
+            attender=PagedStep(batch=batch, pool=self._pool),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from workers.device import send
 from workers.executor import PlanError
 from workers.kv_cache import LayerKind
 from workers.slots import Work
@@ -149,7 +150,7 @@ class Target:
 def build_batch(layout: Layout, tables: Tensor, target: Target) -> Batch:
     """The tensors of one step. ``tables`` is [slots, blocks] on the host."""
     works = layout.works
-    ids = [token for work in works for token in work.state.tokens[work.start : work.start + work.length]]
+    ids = [token for work in works for token in work.ids]
     positions = torch.tensor([at for work in works for at in range(work.start, work.start + work.length)])
     lengths = torch.tensor([work.length for work in works])
     slots = torch.tensor([work.state.slot for work in works]).repeat_interleave(lengths)
@@ -157,9 +158,9 @@ def build_batch(layout: Layout, tables: Tensor, target: Target) -> Batch:
     last_rows = (lengths.cumsum(0) - 1).tolist()
     emitting = [(work, row) for work, row in zip(works, last_rows, strict=True) if work.emits]
     return Batch(
-        ids=torch.tensor(ids).to(target.device),
-        positions=positions.to(target.device),
-        emit_rows=torch.tensor([row for _, row in emitting], dtype=torch.int64).to(target.device),
+        ids=send(torch.tensor(ids), target.device),
+        positions=send(positions, target.device),
+        emit_rows=send(torch.tensor([row for _, row in emitting], dtype=torch.int64), target.device),
         emitting=tuple(work for work, _ in emitting),
         kinds={kind: _kind_tensors(kind, layout, tokens, target) for kind in target.kinds},
     )
@@ -185,24 +186,28 @@ def _kind_tensors(kind: LayerKind, layout: Layout, tokens: _Tokens, target: Targ
         # Scores of groups are float32 always (see attention.py), so their mask is.
         mask = mask_of(tokens.positions[part.start : part.stop], num_blocks * size, kind.window, torch.float32)
         mask = mask.repeat_interleave(kind.kv_heads, dim=0)[:, None, :]
-        groups.append(View(start=part.start, stop=part.stop, rows=rows.flatten().to(device), mask=mask.to(device)))
+        groups.append(_view(part, rows, mask, device))
     for part in layout.chunks:
         num_blocks = -(-part.length // size)
         rows = head_rows(tokens.tables[tokens.slots[part.start], None, :num_blocks], kind.kv_heads)
         mask = mask_of(tokens.positions[part.start : part.stop], num_blocks * size, kind.window, target.dtype)
-        chunks.append(View(start=part.start, stop=part.stop, rows=rows.flatten().to(device), mask=mask.to(device)))
-    return KindTensors(write_rows=write_rows.flatten().to(device), groups=tuple(groups), chunks=tuple(chunks))
+        chunks.append(_view(part, rows, mask, device))
+    return KindTensors(write_rows=send(write_rows.flatten(), device), groups=tuple(groups), chunks=tuple(chunks))
+
+
+def _view(part: Stretch, rows: Tensor, mask: Tensor, device: torch.device) -> View:
+    return View(start=part.start, stop=part.stop, rows=send(rows.flatten(), device), mask=send(mask, device))
 
 
 def head_rows(blocks: Tensor, kv_heads: int) -> Tensor:
     """The pool's rows of ``blocks`` [sequences, n] for every head: [sequences, kv_heads, n]."""
-    return blocks[:, None, :] * kv_heads + torch.arange(kv_heads)[None, :, None]
+    return blocks[:, None, :] * kv_heads + torch.arange(kv_heads, device=blocks.device)[None, :, None]
 
 
 def mask_of(positions: Tensor, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
     """[queries, length]: 0 where the query at each of ``positions`` may look, minus infinity elsewhere."""
-    keys = torch.arange(length)
+    keys = torch.arange(length, device=positions.device)
     hidden = keys > positions[:, None]
     if window is not None:
         hidden |= keys <= positions[:, None] - window
-    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+    return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, float("-inf"))

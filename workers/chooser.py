@@ -118,6 +118,11 @@ class Chooser:
         elif _has_penalties(sampling):
             self._seen = SeenTokens(prompt=(), output=output, vocab_size=vocab_size)
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether a draw depends on the tokens so far."""
+        return self._seen is not None
+
     def draw(self, position: int) -> Draw:
         """How to choose the token of output ``position``."""
         sampling = self._sampling

@@ -17,7 +17,8 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 
-from workers.batch import Batch, BlockTables, Target, build_batch, lay_out
+from workers.attention import Backend, GatherBackend, Step
+from workers.batch import BlockTables, Target
 from workers.fixed_shapes import FixedShapes
 from workers.kv_cache import KVPool
 from workers.model import CausalModel
@@ -62,6 +63,7 @@ class Engine:
         files: TokenizerFiles,
         max_slots: int,
         host_blocks: int = 0,
+        backend: Backend | None = None,
         shapes: Shapes = Shapes.MIXED,
     ) -> None:
         self.card = card
@@ -88,12 +90,7 @@ class Engine:
             null_block=pool.null_block,
         )
         self._fixed = FixedShapes(model, pool, self._tables.tensor) if shapes is Shapes.FIXED else None
-        self._target = Target(
-            block_size=pool.block_size,
-            kinds=tuple(dict.fromkeys(layer.kind for layer in model.layers)),
-            dtype=model.dtype,
-            device=model.device,
-        )
+        self._backend = gather_backend(model, pool) if backend is None else backend
 
     def tokenizer_files(self) -> TokenizerFiles:
         return self._files
@@ -106,7 +103,9 @@ class Engine:
     @torch.inference_mode()
     def execute(self, plan: PlanMessage) -> ReportMessage:
         """Run one iteration. Raises PlanError for a plan that breaks the rules."""
-        works = self._take_in(plan)
+        return self._carry_out(plan, self._take_in(plan))
+
+    def _carry_out(self, plan: PlanMessage, works: Sequence[Work]) -> ReportMessage:
         sound = [work for work in works if self._is_sound(work)]
         outcome = self._run(sound) if sound else Outcome()
         outcome.failed |= {work.state.slot for work in works} - {work.state.slot for work in sound}
@@ -154,7 +153,7 @@ class Engine:
             self._pool.put_back(back.blocks, self._swapped.pop(back.sequence_id), first=back.first)
 
     def _is_sound(self, work: Work) -> bool:
-        ids = work.state.tokens[work.start : work.start + work.length]
+        ids = work.ids
         return min(ids) >= 0 and max(ids) < self._model.vocab_size and self._sampling.is_usable(work.state.slot)
 
     def _run(self, works: Sequence[Work]) -> Outcome:
@@ -181,17 +180,16 @@ class Engine:
         """Run everything; those that emit, and logits for each."""
         if self._fixed is not None:
             return self._fixed.emitted(works)
-        batch = self._batch(works)
-        return batch.emitting, self._model.logits(batch, self._pool, batch.emit_rows)
+        step = self._prepare(works)
+        return step.emitting, self._model.logits(step, step.emit_rows)
 
     def _all_logits(self, work: Work) -> Tensor:
         if self._fixed is not None:
             return self._fixed.all_logits(work)
-        batch = self._batch([work])
-        return self._model.logits(batch, self._pool, torch.arange(work.length, device=self._model.device))
+        return self._model.logits(self._prepare([work]), torch.arange(work.length, device=self._model.device))
 
-    def _batch(self, works: Sequence[Work]) -> Batch:
-        return build_batch(lay_out(works, GROUP_TOKENS[self._model.device.type]), self._tables.tensor, self._target)
+    def _prepare(self, works: Sequence[Work]) -> Step:
+        return self._backend.prepare(works, self._tables.tensor)
 
     def _score(self, work: Work, outcome: Outcome) -> Tensor:
         """Compute a chunk of a prompt with the log-probabilities of what follows each token; its last row of logits."""
@@ -199,7 +197,7 @@ class Engine:
         for start in range(work.start, end, ROWS_SCORED_AT_ONCE):
             piece = replace(work, start=start, length=min(ROWS_SCORED_AT_ONCE, end - start))
             logits = self._all_logits(piece)
-            followers = state.prompt[start + 1 : start + 1 + piece.length]
+            followers = state.prompt_from(start + 1, piece.length)
             if (
                 not bool(torch.isfinite(logits.max(dim=-1).values).all())
                 or max(followers, default=0) >= self._model.vocab_size
@@ -226,6 +224,17 @@ class Engine:
             for row, score in zip(scored, log_probabilities(logits[list(scored)], tokens, widths), strict=True):
                 state = emitting[row].state
                 outcome.logprobs.append(_logprobs(state.slot, len(state.tokens), [score]))
+
+
+def gather_backend(model: CausalModel, pool: KVPool) -> GatherBackend:
+    """The way to attend that serves every model."""
+    target = Target(
+        block_size=pool.block_size,
+        kinds=tuple(dict.fromkeys(layer.kind for layer in model.layers)),
+        dtype=model.dtype,
+        device=model.device,
+    )
+    return GatherBackend(pool, target, group_tokens=GROUP_TOKENS[model.device.type])
 
 
 def wants_prompt_logprobs(work: Work) -> bool:

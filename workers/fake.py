@@ -8,7 +8,6 @@ so a sequence that moved here with its tokens so far goes on exactly where it wa
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import signal
 import time
@@ -49,6 +48,11 @@ class Host:
 
     sleep: Callable[[float], None] = time.sleep
     kill: Callable[[int], None] = lambda number: os.kill(os.getpid(), number)
+
+
+def logprob_of(token: int) -> float:
+    """What this worker gives as the log-probability of a token: by it one can tell of which it is."""
+    return -(1 + token % 1024) / 1024
 
 
 class FakeExecutor:
@@ -127,14 +131,14 @@ class FakeExecutor:
         return [self._logprobs(state, work.start + 1, followers, width)]
 
     def _logprobs(self, state: SlotState, start: int, tokens: Sequence[int], width: int) -> Logprobs:
-        """Each token has half a chance, the id after it half of that, and so on."""
+        """Each token is the likeliest itself; the ids after it follow, each less likely than the one before."""
         offsets = range(min(width, self.card.vocab_size))
         return Logprobs(
             slot=state.slot,
             start=start,
-            own=(math.log(0.5),) * len(tokens),
+            own=tuple([logprob_of(token) for token in tokens]),
             top_ids=tuple((token + offset) % self.card.vocab_size for token in tokens for offset in offsets),
-            top=tuple(math.log(0.5) * (offset + 1) for _ in tokens for offset in offsets),
+            top=tuple(logprob_of(token) - offset for token in tokens for offset in offsets),
         )
 
     def _emit(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
+from workers.cuda.loading import build, host_transfer, prepare
 from workers.engine import Engine, Shapes
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
 from workers.errors import LoadError
@@ -34,15 +36,19 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
     model = load_model(found.path, device, dtype)
     if settings.deterministic:
         check_no_experts(model)
-    bytes_per_block = block_bytes(model.layers, settings.block_size, dtype)
+    context_length = _allowed_context(model, settings.max_model_len)
+    is_overlapping = device.type == "cuda" and not settings.deterministic
+    gpu = prepare(model, settings, context_length, progress) if is_overlapping else None
+    block_size = settings.block_size if gpu is None else gpu.block_size
+    bytes_per_block = block_bytes(model.layers, block_size, dtype)
     size = size_pool(
         kv_blocks=settings.kv_blocks,
-        available_bytes=available_memory(device),
+        available_bytes=available_memory(device) if gpu is None else gpu.room_bytes,
         share=pool_share(device),
         bytes_per_block=bytes_per_block,
         max_slots=settings.max_slots,
-        context_length=_allowed_context(model, settings.max_model_len),
-        block_size=settings.block_size,
+        context_length=context_length,
+        block_size=block_size,
     )
     files = read_tokenizer_files(found.path)
     card = ModelCard(
@@ -55,26 +61,25 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
         device=device.type,
     )
     pool = KVPool(
-        layers=model.layers, num_blocks=size.num_blocks, block_size=settings.block_size, dtype=dtype, device=device
+        layers=model.layers,
+        num_blocks=size.num_blocks,
+        block_size=block_size,
+        dtype=dtype,
+        device=device,
+        transfer=host_transfer(device) if device.type == "cuda" else None,
     )
     host_blocks = size_host_pool(
         swap_mib=settings.swap_mib, available_bytes=free_memory(), bytes_per_block=bytes_per_block
     )
-    engine = Engine(
-        model=model,
-        pool=pool,
-        card=card,
-        files=files,
-        max_slots=settings.max_slots,
-        host_blocks=host_blocks,
-        shapes=Shapes.FIXED if settings.deterministic else Shapes.MIXED,
-    )
+    shapes = Shapes.FIXED if settings.deterministic else Shapes.MIXED
+    make: Callable[..., Engine] = partial(Engine, shapes=shapes) if gpu is None else partial(build, gpu)
+    engine = make(model=model, pool=pool, card=card, files=files, max_slots=settings.max_slots, host_blocks=host_blocks)
     warm_up(engine)
     if settings.deterministic:
         progress("Trying out that neighbours change nothing")
         check_invariance(engine)
     progress(
-        f"{card.name} is ready: {settings.max_slots} slots, {size.num_blocks} KV blocks of {settings.block_size}"
+        f"{card.name} is ready: {settings.max_slots} slots, {size.num_blocks} KV blocks of {block_size}"
         f" tokens, a context of {size.context_length}"
     )
     return engine

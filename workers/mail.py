@@ -1,12 +1,16 @@
-"""What the link thread tells the engine's thread."""
+"""What the link thread, and whoever waits for the device, tell the engine's thread."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from workers.link import Link
 from workers.wire import PlanMessage
+
+if TYPE_CHECKING:
+    from workers.overlap import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,15 @@ class LinksFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded:
+    """The device has done ``step``."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Somebody wants the worker to end."""
 
 
-Mail = Assigned | DriverLost | LinksFailed | Stop
+Mail = Assigned | DriverLost | LinksFailed | StepEnded | Stop

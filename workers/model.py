@@ -18,11 +18,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from workers.attention import ATTENTION_NAME, Attender, LayerProbe, PagedStep, register
-from workers.batch import Batch
+from workers.attention import ATTENTION_NAME, Attender, LayerProbe, Step, register
 from workers.convert import quieten_transformers
 from workers.errors import LoadError, first_line
-from workers.kv_cache import KVPool, LayerShape, available_memory
+from workers.kv_cache import LayerShape, available_memory
 
 SERVED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
@@ -41,9 +40,9 @@ class CausalModel:
     dtype: torch.dtype
     device: torch.device
 
-    def logits(self, batch: Batch, pool: KVPool, rows: Tensor) -> Tensor:
-        """One forward pass; logits [rows, vocabulary] for these ``rows`` of the batch, and only for those."""
-        return self.forward(batch.ids, batch.positions, rows, PagedStep(batch=batch, pool=pool))
+    def logits(self, step: Step, rows: Tensor) -> Tensor:
+        """One forward pass; logits [rows, vocabulary] for these ``rows`` of the step, and only for those."""
+        return self.forward(step.ids, step.positions, rows, step.attender)
 
     def forward(self, ids: Tensor, positions: Tensor, rows: Tensor, attender: Attender) -> Tensor:
         """The same of a step's parts."""

@@ -75,7 +75,10 @@ class WorkerSettings(BaseSettings):
     )
     kv_blocks: int | None = Field(None, ge=1, description="blocks in the KV pool (if not given: what memory allows)")
     block_size: int = Field(
-        16, ge=1, le=1024, description="tokens in a KV block; smaller wastes less, larger is faster"
+        16,
+        ge=1,
+        le=1024,
+        description="tokens in a KV block; smaller wastes less, larger is faster; a GPU may want another size",
     )
     swap_mib: int | None = Field(
         None, ge=1, description="MiB of host memory for KV of preempted sequences (if not given: it is computed again)"

@@ -46,6 +46,11 @@ class SlotSampling:
     def is_usable(self, slot: int) -> bool:
         return slot not in self._unusable
 
+    def looks_back(self, slot: int) -> bool:
+        """Whether its next choice depends on which tokens came before, and not only on how many."""
+        chooser = self._choosers.get(slot)
+        return chooser is not None and chooser.looks_back
+
     def draws(self, emitting: Sequence[Work]) -> dict[int, Draw]:
         """By index into ``emitting``: how those choose that do not just take their best token."""
         if not self._choosers:

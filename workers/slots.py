@@ -39,6 +39,7 @@ class SlotState:
 
     ``prompt_length`` counts the client's tokens alone, ``emitted`` the output since, on whichever worker. The KV of the
     first ``proven`` tokens is known to be finite, or is not this sequence's own. A token of ``ending_ids`` ends it.
+    Where steps begin before the last one's tokens are read, ``unread`` more are sampled, and counted as emitted.
     """
 
     slot: int
@@ -53,10 +54,20 @@ class SlotState:
     proven: int = 0
     ending_ids: frozenset[int] = frozenset()
     finished: FinishReason | None = None
+    unread: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens that there are, read or not."""
+        return len(self.tokens) + self.unread
 
     @property
     def prompt(self) -> list[int]:
         return self.tokens[: self.prompt_length]
+
+    def prompt_from(self, start: int, most: int) -> list[int]:
+        """At most so many of the prompt's tokens from ``start`` on: long prompts are looked at piece by piece."""
+        return self.tokens[start : min(start + most, self.prompt_length)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,12 @@ class Work:
     start: int
     length: int
     emits: bool
+
+    @property
+    def ids(self) -> list[int]:
+        """Its tokens; 0 where one is not read yet, and only the device knows it."""
+        known = self.state.tokens[self.start : self.start + self.length]
+        return known if len(known) == self.length else [*known, *[0] * (self.length - len(known))]
 
 
 class SlotTable:
@@ -107,6 +124,7 @@ class SlotTable:
         """Forget every sequence. What they left in their blocks stays, and stays suspect."""
         for state in self._states.values():
             self._suspect(state)
+        self._suspects.update(self._moves.scrub)  # of a plan that was refused half way: nobody has cleaned them
         self._states.clear()
         self._owners.clear()
         self._swapped.reset()
@@ -156,6 +174,22 @@ class SlotTable:
         elif state.emitted == state.max_tokens:
             state.finished = "length"
         return state.finished
+
+    def expect(self, state: SlotState) -> None:
+        """A token of this sequence is being sampled, to be read later."""
+        state.unread += 1
+        state.emitted += 1
+        if state.emitted == state.max_tokens:
+            state.finished = "length"  # no later plan needs to wait to know that
+
+    def read(self, state: SlotState, token: int, *, computed: int) -> FinishReason | None:
+        """The oldest token expected is ``token``, sampled when ``computed`` were; the reason when it was the last."""
+        state.proven = max(state.proven, computed)
+        state.tokens.append(token)
+        state.unread -= 1
+        if token in state.ending_ids:
+            state.finished = "stop"
+        return state.finished if state.finished == "stop" or not state.unread else None
 
     def fail(self, state: SlotState) -> FinishReason:
         """End a sequence that cannot go on."""
@@ -255,7 +289,7 @@ class SlotTable:
     def _decode(self, state: SlotState) -> Work | None:
         if state.finished is not None:
             return None
-        if state.computed != len(state.tokens) - 1 or len(state.tokens) == state.prompt_length:
+        if state.computed != state.length - 1 or state.length == state.prompt_length:
             raise PlanError(f"slot {state.slot} is decoded before its prefill is done")
         return self._compute(state, length=1, emits=True)
 

@@ -69,8 +69,7 @@ end
 
 -- Give the driver what was chosen for it. A victim goes into its line.
 local function give(choice, driver)
-  for _, one in ipairs(choice.passed) do
-    local passed = load_entry(one.id) -- anew: what was given before in this act may have passed it as well
+  for _, passed in ipairs(choice.passed) do
     passed.passes = passed.passes + 1
     save(passed)
   end

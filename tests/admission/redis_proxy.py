@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.redis_between import between
+
 
 class RedisProxy:
     """``delay_s`` is added to each reply; with ``loses_replies`` commands arrive and replies do not."""
@@ -20,31 +22,8 @@ class RedisProxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RedisProxy]:
-        self._connections: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_unix_server(self._accept, self.socket)
-        try:
+        async with between(self.socket, self._redis_socket, lambda: (self._commands, self._replies)):
             yield self
-        finally:
-            server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        redis_reader, redis_writer = await asyncio.open_unix_connection(self._redis_socket)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._commands(reader, redis_writer))
-                group.create_task(self._replies(redis_reader, writer))
-        except* (ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            redis_writer.close()
-            self._connections.discard(task)
 
     async def _commands(self, reader: asyncio.StreamReader, redis_writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -387,6 +387,14 @@ BUSY_DAY = {
 QUIET_DAY = BUSY_DAY | {"offer": 12, "claim": 30, "claim in exchange": 5, "settle": 20, "give back": 1}
 
 
+GROUP_RULES = (
+    ClassRule(),
+    ClassRule(sheds=True, may_be_shed=True),
+    ClassRule(sheds=True),
+    ClassRule(max_requests=2, max_tokens=8, sheds=True, may_be_shed=True, preempts=False),
+)
+
+
 def some_offering(choose: random.Random) -> Offering:
     return Offering(
         cls=choose.choice(CLASSES),

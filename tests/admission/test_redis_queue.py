@@ -551,3 +551,32 @@ async def test_what_has_started_is_not_shed_after_its_driver_left(queue: RedisQu
     await queue.give_back(DRIVER, started)
     await queue.forget_driver(DRIVER)
     assert (await queue.offer(entry("high", INTERACTIVE), ClassRule(sheds=True))).outcome is Offered.QUEUE_FULL
+
+
+async def test_a_redis_without_memory_takes_nothing_of_a_group(own_redis: RedisServer, open_queue: Opener) -> None:
+    """G08: handed over or queued in part it would be half a request, and its origin told that nothing is known."""
+    queue = open_queue(own_redis.url)
+    await queue.claim(DRIVER, Asked(slots=2))
+    group = [entry(f"g{number}") for number in range(4)]
+    client = connect(own_redis.url)
+    await client.config_set("maxmemory", 1)
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        await queue.offer_group(group)
+    assert await queue.stats() == NOTHING_WAITS
+    assert await queue.unknown([one.entry_id for one in group]) == {"g0", "g1", "g2", "g3"}
+    await client.config_set("maxmemory", 0)
+    outcomes = (await queue.offer_group(group)).outcomes
+    assert outcomes == (Offered.HANDED, Offered.HANDED, Offered.QUEUED, Offered.QUEUED)
+    await client.aclose()
+
+
+@pytest.mark.usefixtures("redis_client")
+async def test_groups_of_many_gateways_are_never_taken_in_part(redis_server: RedisServer, open_queue: Opener) -> None:
+    """In a storm some fit and others do not; the bound holds for all of them together."""
+    gateways = [open_queue(redis_server.url) for _ in range(4)]
+    groups = [[entry(f"g{n}.{place}") for place in range(3)] for n in range(40)]
+    results = await asyncio.gather(*(gateways[n % 4].offer_group(group) for n, group in enumerate(groups)))
+    taken = [group for group, result in zip(groups, results, strict=True) if result.refusal is None]
+    assert len(taken) == BOUND // 3
+    claims = await gateways[0].claim(DRIVER, Asked(slots=2 * BOUND))
+    assert sorted(ids(claims)) == sorted(one.entry_id for group in taken for one in group)

@@ -36,19 +36,26 @@ class Waiting:
 
     def offer_again(self, name: str, cls: PriorityClass = BATCH, *, tenant: str = "") -> Offered:
         """What had started goes on as ``name``, older than all that waits, after what ran it was lost."""
-        entry = self._entry(name, cls, tenant=tenant)
+        entry = self.entry(name, cls, tenant=tenant)
         aged = replace(entry, standing=older(entry.standing, self.now_us))
         return self.queue.offer_past_bounds(aged, self.now_us).outcome
 
     def offered(
         self, name: str, cls: PriorityClass = BATCH, *, rule: ClassRule = NO_CLASS_RULE, **about: Any
     ) -> OfferResult:
-        return self.queue.offer(self._entry(name, cls, **about), self.now_us, rule)
+        return self.queue.offer(self.entry(name, cls, **about), self.now_us, rule)
 
-    def _entry(
+    def offered_group(
+        self, name: str, cls: PriorityClass = BATCH, *, tokens: tuple[int, ...], rule: ClassRule = NO_CLASS_RULE
+    ) -> OfferResult:
+        """A group of entries ``name.0``, ``name.1`` and so on, one for each of ``tokens``."""
+        group = [self.entry(f"{name}.{number}", cls, tokens=size) for number, size in enumerate(tokens)]
+        return self.queue.offer_group(group, self.now_us, rule)
+
+    def entry(
         self,
         name: str,
-        cls: PriorityClass,
+        cls: PriorityClass = BATCH,
         *,
         tokens: int = 10,
         tenant: str = "",

@@ -13,14 +13,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 
 from admission.events import Claimed, Finished, FinishReason, Reported, SequenceSpec
@@ -29,6 +24,7 @@ from admission.presets import preset
 from admission.scheduler import Scheduler
 from gateway.sequence_records import SequenceRecord, plan_message
 from tests.workers.gateway_end import GatewayEnd
+from tests.workers.worker_process import worker_process
 from workers.engine_settings import DEFAULT_MODEL
 from workers.wire import Hello, Job, ReportMessage, Sampling
 
@@ -46,6 +42,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--budget", type=int, default=256, help="tokens per iteration")
+    parser.set_defaults(max_model_len=1024)
     parser.add_argument("only", nargs="?", choices=("burst", "steps"))
     options = parser.parse_args()
     if options.only != "steps":
@@ -58,11 +55,13 @@ def main() -> None:
 
 
 def burst(options: argparse.Namespace) -> None:
-    with worker_process(options) as end:
+    with worker_process(worker_flags(options)) as worker:
+        end = worker.connect()
         hello = end.drive()
         began = time.perf_counter()
         reports = drive(end, hello, options.budget)
         took_s = time.perf_counter() - began
+        end.close()
     busy_s, idle_s = (sum(times) / 1e6 for times in zip(*((r.busy_us, r.idle_us) for r in reports[1:]), strict=True))
     idle = sorted(report.idle_us for report in reports[1:])
     tokens = sum(len(report.tokens) for report in reports)
@@ -74,30 +73,14 @@ def burst(options: argparse.Namespace) -> None:
     )
 
 
-@contextmanager
-def worker_process(options: argparse.Namespace) -> Iterator[GatewayEnd]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "worker.sock"
-        flags = {"listen": f"unix:{path}", "model": options.model, "dtype": options.dtype, "device": options.device}
-        flags |= {"max-slots": options.slots, "max-model-len": 1024, "log-format": "json"}
-        if options.threads is not None:
-            flags["threads"] = options.threads
-        if options.deterministic:
-            flags["deterministic"] = True
-        command = [sys.executable, "-m", "workers", *(f"--{name}={value}" for name, value in flags.items())]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            while not path.exists():
-                if process.poll() is not None:
-                    raise SystemExit("the worker did not start; run it alone to see why")
-                time.sleep(0.1)
-            end = GatewayEnd(path)
-            end.sock.settimeout(60.0)
-            yield end
-            end.close()
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+def worker_flags(options: argparse.Namespace) -> dict[str, object]:
+    flags = {"model": options.model, "dtype": options.dtype, "device": options.device, "max-slots": options.slots}
+    flags["max-model-len"] = options.max_model_len
+    if options.threads is not None:
+        flags["threads"] = options.threads
+    if options.deterministic:
+        flags["deterministic"] = True
+    return flags
 
 
 def drive(end: GatewayEnd, hello: Hello, budget: int) -> list[ReportMessage]:

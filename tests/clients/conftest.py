@@ -39,6 +39,7 @@ async def crowded(tmp_path: Path) -> AsyncIterator[Cluster]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     """The default model, in numbers that do not depend on the batch."""
-    flags = ("--dtype", "float32", "--device", "cpu", "--token-budget", "512", "--prefill-chunk", "512")
+    numbers = ("--dtype", "float32", "--device", "cpu", "--threads", "1")
+    flags = (*numbers, "--token-budget", "512", "--prefill-chunk", "512")
     async with start_cluster(tmp_path_factory.mktemp("real"), *flags, start_within_s=LOAD_WITHIN_S) as cluster:
         yield cluster

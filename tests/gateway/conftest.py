@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,6 +26,8 @@ from gateway.metrics import Metrics
 from gateway.redis_server import RedisServer
 from tests.gateway.counted import counted
 from tests.gateway.fakes import MODEL, FakeDispatcher
+from tests.gateway.worker_peer import WorkerPeer
+from workers.fake_script import Echo, FakeScript
 
 
 @dataclass
@@ -161,3 +164,13 @@ async def url(redis_client: redis.asyncio.Redis, redis_server: RedisServer) -> s
     """An empty Redis."""
     assert await redis_client.dbsize() == 0
     return redis_server.url
+
+
+@pytest.fixture
+async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
+    """A worker with two slots that echoes its prompts."""
+    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=2))
+    await peer.start(f"unix:{run_dir}/w0")
+    yield peer
+    peer.gate.set()
+    await peer.kill()

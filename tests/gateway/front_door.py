@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +79,28 @@ def posted(**fields: Any) -> bytes:
 
 @contextlib.asynccontextmanager
 async def door(
-    redis_url: str, run_dir: Path, *, worker: WorkerPeer | None = None, **options: Any
+    redis_url: str,
+    run_dir: Path,
+    *,
+    worker: WorkerPeer | None = None,
+    http_bounds: HttpSettings | None = None,
+    **options: Any,
 ) -> AsyncIterator[Door]:
     """A gateway that is ready, over ``worker``, or one that echoes its prompts."""
     worker = worker or WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=4, blocks=256))
     await worker.start(f"unix:{run_dir}/w0")
     async with member(redis_url, run_dir, workers=(worker.address,), **options) as gateway:
         await gateway.ready()
-        async with front_of(gateway) as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        async with front_of(gateway, http_bounds) as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
             yield Door(gateway=gateway, worker=worker, port=port, http=http)
         worker.gate.set()
     await worker.kill()
 
 
 @contextlib.asynccontextmanager
-async def front_of(gateway: Member) -> AsyncIterator[int]:
+async def front_of(gateway: Member, bounds: HttpSettings | None = None) -> AsyncIterator[int]:
     """The HTTP side of ``gateway``: the port on which it listens."""
-    settings = HttpSettings(shutdown_s=0.2, linger_s=0.2)
+    settings = replace(bounds or HttpSettings(), shutdown_s=0.2, linger_s=0.2)
     app = build_app(
         dispatcher=gateway.assembly.machinery,
         metrics=gateway.metrics,

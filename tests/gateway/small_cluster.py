@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,13 @@ from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling
 
+PROMPT = tuple(range(40, 60))
+
+
+def echoed(num_tokens: int) -> tuple[int, ...]:
+    """What an echoing worker says to ``PROMPT``."""
+    return (PROMPT * (num_tokens // len(PROMPT) + 1))[:num_tokens]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
@@ -36,6 +43,11 @@ class Member:
     async def submit(self, **changes: Any) -> Stream:
         (stream,) = await self.assembly.machinery.submit(request(**changes))
         return stream
+
+    async def submit_all(self, *sequences: SequenceRequest, **changes: Any) -> tuple[Stream, ...]:
+        """One request for all of these."""
+        asked = replace(request(**changes), sequences=sequences)
+        return await self.assembly.machinery.submit(asked)
 
     async def ready(self) -> None:
         await wait_until(lambda: self.assembly.machinery.readiness().ready, "the gateway becomes ready")
@@ -99,13 +111,21 @@ async def is_idle(gateway: Member) -> bool:
     )
 
 
+def choices(number: int, **changes: Any) -> tuple[SequenceRequest, ...]:
+    """So many choices of one prompt."""
+    sampling = changes.pop("sampling", Sampling(ignore_eos=True))
+    return tuple(sequence(sampling=replace(sampling, choice=choice), **changes) for choice in range(number))
+
+
 async def read_all(stream: Stream, timeout_s: float = 10.0) -> Tokens:
     """Everything of a stream, as one item."""
-    token_ids: list[int] = []
-    last: Tokens | None = None
+    items: list[Tokens] = []
     async with asyncio.timeout(timeout_s):
         async for tokens in stream:
-            token_ids.extend(tokens.token_ids)
-            last = tokens
-    assert last is not None, "the stream ended without an end"
-    return Tokens(token_ids=tuple(token_ids), finish=last.finish, error=last.error, message=last.message)
+            items.append(tokens)  # noqa: PERF401 (within the time)
+    assert items, "the stream ended without an end"
+    return replace(
+        items[-1],
+        token_ids=tuple(token for item in items for token in item.token_ids),
+        logprobs=tuple(logprob for item in items for logprob in item.logprobs),
+    )

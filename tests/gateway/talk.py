@@ -23,6 +23,16 @@ def text_of(reply: Reply) -> str:
     return "".join(choice["delta"].get("content", "") if "delta" in choice else choice["text"] for choice in choices)
 
 
+def texts_of(reply: Reply) -> list[str]:
+    """The texts of all choices of a stream or of a whole answer, in the order of their indices."""
+    chunks = [reply.json] if reply.headers["Content-Type"] == "application/json" else reply.chunks
+    texts: dict[int, str] = {}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        part = choice["text"] if "text" in choice else choice.get("message", choice.get("delta")).get("content", "")
+        texts[choice["index"]] = texts.get(choice["index"], "") + part
+    return [texts[index] for index in sorted(texts)]
+
+
 def finish_of(reply: Reply) -> str:
     chunks = [reply.json] if reply.headers["Content-Type"] == "application/json" else reply.chunks
     reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]

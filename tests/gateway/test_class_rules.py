@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from admission.classes import BATCH, INTERACTIVE, STANDARD
 from admission.keys import QueueKeys
@@ -19,17 +17,6 @@ from gateway.streams import Stream
 from tests.gateway.small_cluster import Member, member, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
-from workers.fake_script import Echo, FakeScript
-
-
-@pytest_asyncio.fixture
-async def worker(run_dir: Path) -> AsyncIterator[WorkerPeer]:
-    """A worker with two slots that echoes its prompts."""
-    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=2))
-    await peer.start(f"unix:{run_dir}/w0")
-    yield peer
-    peer.gate.set()
-    await peer.kill()
 
 
 async def fill(gateway: Member, worker: WorkerPeer, class_name: str) -> list[Stream]:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import socket
 
 import pytest
@@ -77,6 +78,7 @@ async def test_malformed_http_gets_an_error_body_and_the_connection_closes(gatew
     assert answer.split(b"\r\n")[0].split(b" ", 1)[1] == b"400 Bad Request"
     assert answer.count(b"HTTP/") == 1
     assert error_code(answer) == "invalid_value"
+    assert re.search(rb"\r\nx-request-id: [0-9a-f]{32}\r\n", answer)
     assert all("exc_info" not in line for line in logs)
 
 
@@ -212,9 +214,8 @@ async def test_beyond_the_bound_only_health_is_answered(serve: ServeGateway) -> 
         assert gateway.outcome("too_many_connections") == 1
         writer.write(post(PATH, BODY))
         assert b" 200 " in await reader.readline()
-    await wait_until(
-        lambda: gateway.metrics.requests.connections_open.collect()[0].samples[0].value == 0, "all are gone"
-    )
+    value = gateway.metrics.registry.get_sample_value
+    await wait_until(lambda: value("sluicegate_connections_open") == 0, "all are gone")
     assert (await gateway.complete()).status == 200
 
 

@@ -1,10 +1,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
 
 from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table, without
-from tests.gateway.tiny_tokenizer import ids_of_bytes, ids_of_text, tiny_tokenizer
+from tests.gateway.tiny_tokenizer import (
+    FIRST_BYTE_ID,
+    ids_of_bytes,
+    ids_of_text,
+    sentencepiece_like,
+    tiny_tokenizer,
+)
 
 SPECIAL_IDS = frozenset({0, 1, 2})
 FULL_TABLE = byte_table(tiny_tokenizer(), SPECIAL_IDS)
@@ -16,20 +21,7 @@ def text_of(detokenizer: Detokenizer, token_ids: tuple[int, ...]) -> str:
     return "".join(map(detokenizer.feed, token_ids)) + detokenizer.flush()
 
 
-def sentencepiece_like() -> Tokenizer:
-    """Words with a leading mark for the space, and byte tokens for all else, as in Llama 2."""
-    words = ["<s>", "▁Hello", "▁world", "!", "▁"]
-    vocabulary = {token: index for index, token in enumerate(words + [f"<0x{byte:02X}>" for byte in range(256)])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens(["<s>"])
-    return tokenizer
-
-
 FALLBACK = sentencepiece_like()
-FIRST_BYTE_ID = 5
 
 
 def test_characters_split_over_tokens_come_out_whole() -> None:

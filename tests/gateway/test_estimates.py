@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admission.estimate import LEAST_SAMPLES
+from admission.estimate import COLD_TOKENS, LEAST_SAMPLES
 from gateway.estimates import MOST_KINDS, Estimates
 
 
@@ -20,6 +20,14 @@ def test_each_model_and_class_is_a_kind_of_its_own() -> None:
     assert estimates.expected("m", "batch", 100) == 5
     assert estimates.expected("m", "interactive", 100) == 100
     assert estimates.expected("other", "batch", 100) == 100
+
+
+def test_nobody_knows_less_of_a_kind_before_its_first_answer_than_after_it() -> None:
+    """Else a cold gateway would keep memory for all that its first clients allow, and run a few of them."""
+    estimates = Estimates()
+    before = estimates.expected("m", "batch", 10_000)
+    estimates.note("m", "batch", 5)
+    assert before == estimates.expected("m", "batch", 10_000) == COLD_TOKENS
 
 
 def test_what_a_client_allows_is_never_exceeded() -> None:

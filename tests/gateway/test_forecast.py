@@ -9,12 +9,14 @@ import pytest
 from admission.classes import DEFAULT_CLASSES
 from admission.queue import QueueStats
 from admission.standing import WaitingOrderName
+from gateway.dispatch import Place
 from gateway.forecast import (
     LEAST_RETRY_S,
     LEAST_SPREAD_S,
     MOST_RETRY_S,
     DriverSpeed,
     Forecast,
+    Outlook,
     WaitForecast,
     retry_after_s,
 )
@@ -110,3 +112,21 @@ def test_the_time_to_come_back_is_bounded_and_never_the_same_for_all(wait_s: flo
 def test_an_unknown_wait_stays_unknown() -> None:
     """The answer has a time of its own then."""
     assert retry_after_s(None) is None
+
+
+def test_a_place_falls_with_what_is_sampled_and_never_rises() -> None:
+    """Who came after it must not seem to stand before it; before the first sample only the offer's answer is known."""
+    clock = Hands()
+    forecast = known(100.0, clock=clock)
+    clock.now_us = 1
+    made = WaitForecast(made_us=1, wait_s=4.0)
+    outlook = Outlook(forecast, model="m", rank=1, num_ahead=20, made=made)
+    assert outlook.place(1, 1) == Place(num_ahead=20, left_s=4.0)
+    clock.now_us = 1_000_001
+    forecast.sample("m", LINE)
+    assert outlook.place(1, clock.now_us) == Place(num_ahead=7, left_s=3.0)
+    forecast.sample("m", QueueStats(requests=50, tokens=5, by_class=(("interactive", 50, 5),)))
+    clock.now_us = 5_000_001
+    assert outlook.place(1, clock.now_us) == Place(num_ahead=7, left_s=None)
+    forecast.sample("m", QueueStats(requests=0, tokens=0, by_class=()))
+    assert outlook.place(1, clock.now_us).num_ahead == 0

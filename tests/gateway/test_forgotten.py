@@ -11,7 +11,7 @@ def stream() -> Stream:
     return Stream(
         claim_of("s").entry,
         model="fake",
-        offered_us=0,
+        clock=lambda: 0,
         on_complete=lambda _: None,
         on_cancel=lambda _: None,
         on_lost=lambda _: None,

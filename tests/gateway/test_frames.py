@@ -70,6 +70,18 @@ async def test_a_wrong_secret_is_refused_with_a_reason(run_dir: Path) -> None:
         await connection.close()
 
 
+async def test_what_is_sent_behind_the_proof_may_be_long(run_dir: Path) -> None:
+    """A link that was lost begins with all that may not have arrived, and its peer may read both in one go."""
+    long = CancelSequences(sequence_ids=tuple(str(number) for number in range(2_000)))
+    async with listening(f"unix:{run_dir}/s") as address:
+        connection = await dial(address, name="me", secret=b"")
+        for _ in range(3):
+            connection.send(long)
+        for _ in range(3):
+            assert await connection.expect(CancelSequences, 5.0) == long
+        await connection.close()
+
+
 async def test_a_stranger_cannot_make_the_listener_hold_a_long_frame(run_dir: Path) -> None:
     """Memory is for those who have proved themselves."""
     async with listening(f"unix:{run_dir}/s") as address:

@@ -37,7 +37,7 @@ def with_field(name: str, value: str) -> bytes:
     ],
 )
 async def test_a_body_that_is_no_json_object_is_a_400(gateway: Gateway, body: bytes) -> None:
-    """Some parsers let NaN or lone surrogates through, and something behind them fails with a 500."""
+    """A06, A18: some parsers let NaN or lone surrogates through, and something behind them fails with a 500."""
     reply = await gateway.post(PATH, body)
     assert (reply.status, reply.error["code"]) == (400, "invalid_value")
     assert (await gateway.complete()).status == 200
@@ -47,7 +47,7 @@ async def test_a_body_that_is_no_json_object_is_a_400(gateway: Gateway, body: by
 @pytest.mark.parametrize("shape", ["[", '{"a":'])
 @pytest.mark.parametrize("field", [None, "metadata", "unknown"])
 async def test_deep_nesting_is_a_400(gateway: Gateway, depth: int, shape: str, field: str | None) -> None:
-    """A recursive parser raises RecursionError, or kills the process."""
+    """A17: a recursive parser raises RecursionError, or kills the process."""
     nested = shape * depth + "1" + {"[": "]", '{"a":': "}"}[shape] * depth
     body = nested.encode() if field is None else with_field(field, nested)
     reply = await gateway.post(PATH, body)

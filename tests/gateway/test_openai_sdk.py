@@ -38,6 +38,30 @@ async def test_streams_are_read(gateway: Gateway) -> None:
     assert "".join([chunk.choices[0].text async for chunk in texts]) == "Hello world"
 
 
+async def test_several_choices_and_their_log_probabilities_are_read(gateway: Gateway) -> None:
+    """Its models parse them, streamed or not."""
+    chat = await gateway.sdk.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,  # type: ignore[arg-type]
+        n=2,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    assert [choice.index for choice in chat.choices] == [0, 1]
+    for choice in chat.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+        assert all(len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+    text = await gateway.sdk.completions.create(model=MODEL, prompt=["a", "b"], logprobs=1, echo=True)
+    assert [choice.text for choice in text.choices] == ["aHello world", "bHello world"]
+    assert text.choices[0].logprobs is not None
+    assert "".join(text.choices[0].logprobs.tokens or ()) == text.choices[0].text
+    stream = await gateway.sdk.completions.create(model=MODEL, prompt="a", n=2, logprobs=0, stream=True)
+    parts = [choice.logprobs.tokens async for chunk in stream for choice in chunk.choices if choice.logprobs]
+    assert "".join("".join(part or ()) for part in parts).count("Hello") == 2
+
+
 async def test_a_bad_request_raises_with_its_parameter(gateway: Gateway) -> None:
     """What its users catch."""
     with pytest.raises(openai.BadRequestError) as raised:

@@ -50,6 +50,14 @@ from tests.gateway.bodies import COMPLETION, chat, completion, refused_param
         ({"user": 5}, "user"),
         ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
         ({"temprature": 1}, "temprature"),
+        ({"chat_template_kwargs": {"thinking": "yes"}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"thinking": {}}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"thinking": float("nan")}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"thinking": 1_000_001}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs.a b"),
+        ({"chat_template_kwargs": {f"a{index}": 1 for index in range(17)}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
         ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
         ({"messages": ["x"]}, "messages[0]"),
@@ -155,3 +163,12 @@ def test_a_clients_own_words_are_repeated_short_and_plain() -> None:
     """A22: error texts go to logs and terminals."""
     assert refused_param(chat, **{"x" * 300_000: 1}) == "x" * 64 + "..."
     assert shorten("a\x1b[31m\n\u202e") == "a\\x1b[31m\\n\\u202e"
+
+
+def test_variables_of_the_template_are_what_was_sent() -> None:
+    """A template writes 3 and 3.0, true and 1 in different ways."""
+    variables = {"whole": 3, "part": 1.5, "flag": True, "nothing": None}
+    rendering = chat(chat_template_kwargs=variables).rendering
+    assert [(name, type(value)) for name, value in rendering.variables.items()] == [
+        (name, type(value)) for name, value in variables.items()
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -10,14 +11,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from admission.estimate import LEAST_SAMPLES
-from gateway.dispatch import Tokens
+from gateway.dispatch import TokenLogprob, Tokens
 from gateway.errors import Reason
 from gateway.estimates import Estimates
 from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
 from gateway.streams import Stream, StreamBounds, Streams
 from tests.gateway.fake_queue import claim_of
-from workers.wire import Delivery
+from workers.wire import Delivery, PromptNews, Scores
 
 
 class Setup:
@@ -85,6 +86,79 @@ def test_whatever_comes_twice_or_too_soon_the_tokens_are_those_of_the_sequence(
     setup.streams.deliver("g/w", [part(before, finish="stop")])
     answer = asyncio.run(read(stream))
     assert (answer.token_ids, answer.finish) == (tuple(range(before)), "stop")
+
+
+def scores(start: int, stop: int) -> Scores:
+    """Those of the tokens ``start`` to ``stop``, which say of which they are."""
+    own = tuple(-float(token) for token in range(start, stop))
+    return Scores(own=own, top_ids=tuple(range(start, stop)), top=own)
+
+
+def logprobs(start: int, stop: int) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(own=-float(token), top=((token, -float(token)),)) for token in range(start, stop))
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 6), st.sampled_from(["g/w", "h/w"])), max_size=40))
+def test_log_probabilities_stay_beside_their_tokens_whatever_comes_twice(pieces: list[tuple[int, int, str]]) -> None:
+    """They are cut with the tokens: of what is repeated only the new ones are taken."""
+    setup = Setup()
+    stream = setup.open()
+    for position, length, driver_id in pieces:
+        told = part(position, *range(position, position + length))
+        setup.streams.deliver(driver_id, [told._replace(scores=scores(position, position + length))])
+    setup.streams.deliver("g/w", [part(stream.next_position, finish="stop")])
+    length = stream.next_position
+
+    async def read_logprobs() -> list[TokenLogprob]:
+        return [logprob async for tokens in stream for logprob in tokens.logprobs]
+
+    assert tuple(asyncio.run(read_logprobs())) == logprobs(0, length)
+
+
+@given(pieces=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), max_size=30))
+def test_those_of_the_prompt_are_taken_once_and_in_order(pieces: list[tuple[int, int]]) -> None:
+    """They come in parts, again after a preemption or from another driver, and from a journal after a gap."""
+    setup = Setup()
+    stream = setup.open()
+    known = 1
+    for start, length in pieces:
+        news = PromptNews(start=start, scores=scores(start, start + length))
+        setup.streams.deliver("g/w", [part(0)._replace(prompt=news)])
+        known = max(known, start + length) if start <= known else known
+    assert stream.prompt_logprobs == logprobs(1, known)
+    setup.streams.deliver("g/w", [part(0, 1)])
+    setup.streams.deliver("h/w", [part(0)._replace(prompt=PromptNews(start=known, scores=scores(known, known + 2)))])
+    assert stream.prompt_logprobs == logprobs(1, known), "after the first token they are whole"
+
+
+async def test_log_probabilities_of_a_prompt_are_no_item_but_tell_who_runs_it() -> None:
+    """The reader waits for tokens; the origin knows whom to cancel, and that the wait has ended."""
+    setup = Setup()
+    stream = setup.open()
+    assert setup.streams.waiting() == (stream,)
+    setup.streams.deliver("g/w", [part(0)._replace(prompt=PromptNews(start=1, scores=scores(1, 3)))])
+    assert (setup.streams.waiting(), setup.streams.driven_by("g")) == ((), (stream,))
+    setup.streams.deliver("g/w", [part(0, 7)])
+    assert await anext(stream) == Tokens(token_ids=(7,))
+
+
+async def test_cached_tokens_are_those_of_whoever_gave_the_first_token() -> None:
+    """A preemption or another driver may find more of the prompt; its client's first token did not."""
+    setup = Setup()
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1)._replace(prompt=PromptNews(cached_tokens=16))])
+    setup.streams.deliver("h/w", [part(0, 1, 2)._replace(prompt=PromptNews(cached_tokens=32))])
+    assert stream.cached_tokens == 16
+
+
+async def test_unread_log_probabilities_count_as_unread() -> None:
+    """A slow reader that asked for twenty beside each token holds more memory sooner."""
+    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=6))
+    stream = setup.open()
+    setup.streams.deliver("g/w", [part(0, 1)._replace(scores=scores(0, 1))])
+    assert stream.is_open
+    setup.streams.deliver("g/w", [part(1, 2)._replace(scores=scores(1, 2))])
+    assert (await read(stream)).error is Reason.SLOW_CLIENT
 
 
 async def test_a_finish_beyond_a_gap_ends_nothing() -> None:
@@ -268,3 +342,77 @@ async def test_who_is_displaced_while_waiting_hears_when_to_come_back() -> None:
     assert item.error is Reason.SHED
     assert item.retry_after_s is not None
     assert 20 <= item.retry_after_s <= 25
+
+
+# --- the short cut ----------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads a stream whose plain tokens may be taken at once."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.at_once: list[int] = []
+        self.items: list[Tokens] = []
+        self.takes = True
+        stream.shorten(self.take)
+        self.task = asyncio.create_task(self.read())
+
+    def take(self, token_ids: Sequence[int]) -> bool:
+        if self.takes:
+            self.at_once += token_ids
+        return self.takes
+
+    async def read(self) -> None:
+        async for item in self.stream:
+            self.items.append(item)
+
+
+async def test_the_next_tokens_are_taken_at_once_while_the_reader_waits() -> None:
+    """The reader is woken for the first token, by which the driver is known, and for the end."""
+    setup = Setup()
+    reader = Reader(setup.open())
+    await asyncio.sleep(0)
+    for position in range(3):
+        setup.streams.deliver("g/w", [part(position, 10 + position)])
+        await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(3, 13, finish="length")])
+    await reader.task
+    assert reader.at_once == [11, 12]
+    assert reader.items == [Tokens(token_ids=(10,)), Tokens(token_ids=(13,), finish="length")]
+    assert reader.stream.output == [10, 11, 12, 13]
+
+
+async def test_nothing_overtakes_what_the_reader_has_not_read() -> None:
+    """Between its waking and its reading, tokens queue."""
+    setup = Setup()
+    reader = Reader(setup.open())
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(0, 10), part(1, 11)])
+    setup.streams.deliver("g/w", [part(2, 12)])
+    await asyncio.sleep(0)
+    reader.takes = False
+    setup.streams.deliver("g/w", [part(3, 13)])
+    reader.takes = True
+    setup.streams.deliver("g/w", [part(4, 14)])
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(5, 15)])
+    assert (reader.at_once, reader.items) == ([15], [Tokens(token_ids=(10, 11, 12)), Tokens(token_ids=(13, 14))])
+    reader.task.cancel()
+
+
+async def test_only_the_next_tokens_of_the_current_driver_take_the_short_cut() -> None:
+    """What is stale, beyond a gap or from another driver is looked at with care."""
+    setup = Setup()
+    reader = Reader(setup.open())
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(0, 10)])
+    await asyncio.sleep(0)
+    setup.streams.deliver("g/w", [part(0, 10), part(2, 12)])
+    assert (reader.at_once, setup.stale) == ([], 2)
+    setup.streams.deliver("h/w", [part(0, 10, 11)])
+    await asyncio.sleep(0)
+    assert (reader.at_once, reader.stream.driver_id) == ([], "h/w")
+    setup.streams.deliver("h/w", [part(2, 12)])
+    assert reader.at_once == [12]
+    reader.task.cancel()

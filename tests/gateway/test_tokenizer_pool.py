@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from gateway.errors import Refused
-from gateway.tokenizer_pool import MAX_TOKENIZERS, TokenizerPool
+from gateway.tokenizer_pool import MAX_TOKENIZERS, MOST_READY, TokenizerPool
 from tests.gateway.fakes import FakeDispatcher
 from tests.gateway.tiny_tokenizer import tokenizer_files
 from tests.support import wait_until
@@ -69,15 +69,15 @@ async def test_no_more_runs_at_once_than_there_are_threads(dispatcher: FakeDispa
     leaver = asyncio.create_task(pool.run(hold))
     await wait_until(started.is_set, "the thread works")
     leaver.cancel()
-    waiting = asyncio.create_task(pool.run(len, "abc"))
+    waiting = [asyncio.create_task(pool.run(len, "abc")) for _ in range(MOST_READY + 10)]
     left_waiting = asyncio.create_task(pool.run(len, "abc"))
     await asyncio.sleep(0)
-    # What waits for its turn is not in the executor's queue, where what was cancelled would lie on.
-    assert pool._executor._work_queue.qsize() == 0
+    # The rest waits for its turn outside the executor's queue, where what was cancelled would lie on.
+    assert pool._executor._work_queue.qsize() == MOST_READY
     left_waiting.cancel()
     await asyncio.wait([leaver, left_waiting])
     assert leaver.cancelled()
-    assert not waiting.done()
+    assert not any(task.done() for task in waiting)
     release.set()
-    assert await waiting == 3
+    assert await asyncio.gather(*waiting) == [3] * (MOST_READY + 10)
     pool.close()

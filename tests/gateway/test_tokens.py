@@ -4,6 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gateway.chat_template import Rendering, Turn
 from gateway.errors import Reason, Refused
 from gateway.tokens import ChatTokenizer
 from tests.gateway.tiny_tokenizer import CHATML, SPECIAL_TOKENS, ids_of_text, tiny_tokenizer, tokenizer_files
@@ -142,6 +143,17 @@ def test_templates_find_what_transformers_gives_them() -> None:
     )
     token_ids = ChatTokenizer(tokenizer_files(template=template)).encode_chat(user("x"))
     assert plain_decode(token_ids) == '<|endoftext|><|im_end|>{"a": "<é>"}4\nxok'
+
+
+def test_a_conversation_is_rendered_as_the_client_says() -> None:
+    """Reasoning models are switched on and off so; a name that the template does not know changes nothing."""
+    template = "{% if enable_thinking %}think {% endif %}{{ budget }}{% if add_generation_prompt %} go{% endif %}"
+    tokenizer = ChatTokenizer(tokenizer_files(template=template))
+    variables = {"enable_thinking": True, "budget": 3, "unknown": None}
+    assert plain_decode(tokenizer.encode_chat(user("a"), Rendering(variables=variables))) == "think 3 go"
+    assert (
+        plain_decode(tokenizer.encode_chat(user("a"), Rendering(turn=Turn.CLOSED, variables={"budget": 1.5}))) == "1.5"
+    )
 
 
 def test_a_model_without_a_template_says_so() -> None:

@@ -72,3 +72,19 @@ def byte_alphabet() -> dict[int, str]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + index) for index, byte in enumerate(others)}
+
+
+FIRST_BYTE_ID = 5
+"""Of the tokenizer below: the id of byte 0."""
+
+
+def sentencepiece_like() -> Tokenizer:
+    """Words with a leading mark for the space, and byte tokens for all else, as in Llama 2."""
+    words = ["<s>", "▁Hello", "▁world", "!", "▁"]
+    vocabulary = {token: index for index, token in enumerate(words + [f"<0x{byte:02X}>" for byte in range(256)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<s>"])
+    return tokenizer

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from admission.keys import QueueKeys
 from admission.queue import QueueBounds
 from admission.redis_client import connect
 from admission.scripts import QueueScripts
+from tests.redis_between import Pass, between
 
 EXCHANGE = "exchange"
 _VICTIM = -1  # a row of a claim ends with its victim
@@ -65,37 +67,17 @@ class RedisTap:
         self._on_reply = on_reply
         self._acts = _acts_by_digest()
         self._passed: Counter[tuple[str, Side]] = Counter()
-        self._connections: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RedisTap]:
-        server = await asyncio.start_unix_server(self._accept, self._socket)
-        try:
+        async with between(self._socket, self._redis_socket, self._new_passes):
             yield self
-        finally:
-            server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        redis_reader, redis_writer = await asyncio.open_unix_connection(self._redis_socket)
-        due: deque[str] = deque()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass_commands(reader, redis_writer, due))
-                group.create_task(self._pass_replies(redis_reader, writer, due))
-        except* (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.transport.abort()
-            redis_writer.transport.abort()
-            self._connections.discard(task)
+    def _new_passes(self) -> tuple[Pass, Pass]:
+        due: deque[str] = deque()  # acts whose replies have not passed yet
+        return partial(self._pass_commands, due), partial(self._pass_replies, due)
 
-    async def _pass_commands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: deque[str]) -> None:
+    async def _pass_commands(self, due: deque[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             frame, command = await read_frame(reader)
             act = self._act_of(command)
@@ -104,7 +86,7 @@ class RedisTap:
             writer.write(frame)
             await writer.drain()
 
-    async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: deque[str]) -> None:
+    async def _pass_replies(self, due: deque[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             frame, value = await read_frame(reader)
             act = due.popleft()

@@ -27,7 +27,7 @@ from tests.system.processes import Processes, start_apart
 from tests.system.redis_tap import RedisTap
 
 CLASSES = ("interactive", "standard", "batch")
-WAITING_REQUESTS = 2  # in the reply to an offer: what waits once it has been answered
+WAITING_REQUESTS = 1  # in the reply to an offer: what waits once it has been answered
 
 WORKER = script(output={"kind": "echo"}, delays={"base_us": 5_000}, slots=4, blocks=4096)
 

@@ -259,3 +259,13 @@ class ExecutorContract:
                 assert scores.start + place not in widths
                 widths[scores.start + place] = len(scores.top) // len(scores.own)
         assert widths == {**dict.fromkeys(range(1, 12), 2), **dict.fromkeys(range(12, 15), 3)}
+
+    def test_a_sequence_with_output_is_told_nothing_of_its_prompt_again(self, executor: Executor) -> None:
+        """Its origin has all of that since its first token, and what computes it again may be shared by then."""
+        asking = dataclasses.replace(GREEDY, top_logprobs=1, prompt_logprobs=1)
+        planner = Planner(executor, chunk=3)
+        reports = [planner.iterate(starts=[Request(prompt=prompt(7), sampling=asking, emitted=(11, 12), max_tokens=4)])]
+        while planner.running()[0].finish is None:
+            reports.append(planner.iterate())
+        places = [scores.start for report in reports for scores in report.logprobs]
+        assert places == [9, 10]

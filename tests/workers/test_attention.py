@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
-from workers.attention import ATTENTION_NAME, LayerProbe
-from workers.batch import BlockTables, Target, build_batch, lay_out
+from workers.attention import ATTENTION_NAME, GatherBackend, LayerProbe
+from workers.batch import BlockTables, Target
 from workers.errors import LoadError
 from workers.kv_cache import KVPool
 from workers.model import load_model
@@ -34,6 +34,7 @@ def test_logits_are_those_of_the_dense_model(name: str, tmp_path: Path) -> None:
     target = Target(
         block_size=BLOCK_SIZE, kinds=tuple({layer.kind for layer in model.layers}), dtype=torch.float32, device=CPU
     )
+    backend = GatherBackend(pool, target, group_tokens=40)
     random = Random(11)
     tables = BlockTables(max_slots=4, max_blocks=15, null_block=pool.null_block)
     states = [state_of(slot, random) for slot in range(4)]
@@ -44,8 +45,8 @@ def test_logits_are_those_of_the_dense_model(name: str, tmp_path: Path) -> None:
         dense = [reference(torch.tensor([state.tokens])).logits[0] for state in states]
         compared = 0
         while works := [next_work(state, random) for state in states if state.computed < len(state.tokens)]:
-            batch = build_batch(lay_out(works, group_tokens=40), tables.tensor, target)
-            for work, row in zip(batch.emitting, model.logits(batch, pool, batch.emit_rows), strict=True):
+            step = backend.prepare(works, tables.tensor)
+            for work, row in zip(step.emitting, model.logits(step, step.emit_rows), strict=True):
                 torch.testing.assert_close(row, dense[work.state.slot][work.start + work.length - 1], **CLOSE)
                 compared += 1
     assert compared > 20

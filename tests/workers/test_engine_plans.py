@@ -25,7 +25,16 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 random_plans = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-RICH = Sampling(temperature=0.8, top_p=0.9, top_k=40, repetition_penalty=1.2, frequency_penalty=0.3, min_tokens=4)
+RICH = Sampling(
+    temperature=0.8,
+    top_p=0.9,
+    top_k=40,
+    repetition_penalty=1.2,
+    frequency_penalty=0.3,
+    logit_bias=((5, 2.0), (9, -3.0)),
+    min_tokens=4,
+    stop_token_ids=(7, 11),
+)
 
 
 def make_requests() -> list[Request]:

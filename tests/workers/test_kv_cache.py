@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workers.errors import LoadError
-from workers.kv_cache import KVPool, LayerShape, block_bytes, size_pool
+from workers.kv_cache import SPARE_BLOCKS, KVPool, LayerShape, block_bytes, size_pool
 
 pytestmark = pytest.mark.torch
 
@@ -66,6 +66,69 @@ def test_a_new_pool_is_zero_and_its_null_block_lies_beyond_the_others() -> None:
     pool = small_pool(torch.bfloat16)
     assert pool.null_block == 4
     assert content(pool, 1, pool.null_block) == [0.0]
+
+
+def test_tokens_written_by_place_lie_in_their_page_all_heads_together() -> None:
+    """The layout of attention on pages; whole blocks are copied, kept and brought back in it as in the other."""
+    pool = small_pool()
+    keys, values = torch.arange(12.0).view(2, 2, 3), torch.arange(20.0).view(2, 2, 5)
+    pool.write_tokens(1, torch.tensor([2 * 2 + 1, 3 * 2]), keys, values)
+    key_pages, value_pages = pool.pages(1)
+    assert key_pages.shape == (4 + SPARE_BLOCKS, 2, 2, 3)
+    assert torch.equal(key_pages[2, 1], keys[0])
+    assert torch.equal(value_pages[3, 0], values[1])
+    pool.copy(((2, 0),))
+    kept = pool.take_out((0, 3))
+    pool.put_back((1,), kept, first=1)
+    assert torch.equal(pool.pages(1)[0][1, 0], keys[1])
+    assert torch.equal(pool.pages(1)[1][0, 1], values[0])
+
+
+def test_the_scratch_block_is_nobodys_and_not_the_null_block() -> None:
+    """Padding writes to the one and reads the other, which has to stay zero."""
+    pool = small_pool()
+    pool.write_tokens(0, torch.tensor([pool.scratch_block * 2]), torch.ones(1, 2, 3), torch.ones(1, 2, 5))
+    assert content(pool, 0, pool.scratch_block) == [0.0, 1.0]
+    assert content(pool, 0, pool.null_block) == [0.0]
+
+
+class LateTransfer:
+    """Copies that arrive when they are waited for, as those of a stream of their own."""
+
+    def __init__(self) -> None:
+        self._coming: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def to_host(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._begin(rows)
+
+    def to_device(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._begin(rows)
+
+    def wait(self) -> None:
+        for target, source in self._coming:
+            target.copy_(source)
+        self._coming.clear()
+
+    def _begin(self, rows: torch.Tensor) -> torch.Tensor:
+        target = torch.full_like(rows, float("nan"))
+        self._coming.append((target, rows))
+        return target
+
+
+def test_blocks_that_come_back_are_waited_for() -> None:
+    """Transfers run beside the computation; what is used too early would be whatever lay there."""
+    pool = KVPool(
+        layers=[LAYER, LAYER],
+        num_blocks=4,
+        block_size=2,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        transfer=LateTransfer(),
+    )
+    fill(pool, 0, 2, 5.0)
+    fill(pool, 1, 2, 6.0)
+    pool.put_back((1,), pool.take_out((3, 2)), first=1)
+    assert [content(pool, layer, 1) for layer in (0, 1)] == [[5.0], [6.0]]
 
 
 def size(kv_blocks: int | None = None, *, available_bytes: int = 1000 * KIB, context_length: int = 100) -> object:

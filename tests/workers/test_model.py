@@ -24,10 +24,12 @@ CPU = torch.device("cpu")
 
 
 def test_layers_are_found_by_asking_them(tmp_path: Path) -> None:
-    """Every other layer of this model has a window, and the pool must know which."""
+    """Every other layer of this model has a window, and the pool must know which; its soft cap rules kernels out."""
     config = CONFIGS["gemma2 with soft caps and alternating windows"]
     model = load_model(save_tiny_model(tmp_path, config), CPU, torch.float32)
-    assert model.layers == tuple(LayerShape(kv_heads=2, key_dim=8, value_dim=8, window=window) for window in (8, None))
+    assert model.layers == tuple(
+        LayerShape(kv_heads=2, key_dim=8, value_dim=8, window=window, softcap=5.0) for window in (8, None)
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from workers.chooser import BadSampling, Chooser, Draw, check_sampling
 from workers.randomness import uniform
-from workers.sampler import log_probabilities, sample
+from workers.sampler import choose as choose_where_they_are
+from workers.sampler import least_by_sorting, least_by_tries, log_probabilities, sample
 from workers.wire import LOWEST_LOGPROB, Sampling
 
 pytestmark = pytest.mark.torch
@@ -56,7 +58,7 @@ def test_greedy_takes_the_best() -> None:
     ids=str,
 )
 def test_tiny_temperature_or_nucleus_is_greedy(draw: Draw) -> None:
-    """Dividing by almost nothing would overflow where the answer is plain."""
+    """A07: dividing by almost nothing would overflow where the answer is plain."""
     assert sample_all(logits_of([0.3, 0.4, 0.3]), [draw]) == [1]
 
 
@@ -285,3 +287,36 @@ def test_samples_follow_the_distribution() -> None:
     counts = Counter(sample_all(logits_of(probabilities).repeat(4000, 1), draws))
     for token, probability in enumerate(probabilities):
         assert counts[token] / 4000 == pytest.approx(probability, abs=0.03)
+
+
+# --- left on the device -----------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), size=st.sampled_from([3, 100, 6000]))
+@settings(max_examples=30, deadline=None)
+def test_a_nucleus_is_the_same_found_by_tries_or_by_sorting(seed: int, rows: int, size: int) -> None:
+    """A CPU looks at the likeliest first; a GPU sorts, as asking how far it has come would wait for it."""
+    generator = torch.Generator().manual_seed(seed)
+    probabilities = torch.softmax(torch.randn(rows, size, generator=generator) * 3, dim=-1)
+    mass = torch.rand(rows, generator=generator, dtype=torch.float64)
+    assert torch.equal(least_by_tries(probabilities, mass), least_by_sorting(probabilities, mass))
+
+
+@pytest.mark.parametrize("find", [least_by_tries, least_by_sorting])
+def test_a_row_that_is_none_does_not_break_a_search_for_nuclei(
+    find: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    """On a GPU an index out of range would end the process."""
+    probabilities = torch.tensor([[float("nan")] * 3, [0.2, 0.5, 0.3]])
+    assert find(probabilities, torch.tensor([float("nan"), 0.6], dtype=torch.float64))[1] == pytest.approx(0.3)
+
+
+def test_broken_rows_are_told_apart_without_reading_them() -> None:
+    """Whoever reads the tokens later finds there which of them are none."""
+    logits = torch.tensor([[0.1, 0.2], [float("nan"), 1.0], [float("-inf")] * 2, [2.0, 1.0]])
+    draws = {1: draw_of(top_p=0.9), 2: draw_of(top_k=2, min_p=0.1), 3: draw_of(temperature=1.0, top_p=0.5)}
+    choice = choose_where_they_are(logits, draws)
+    assert choice.is_sound.tolist() == [True, False, False, True]
+    assert choice.tokens.min() >= 0
+    assert choice.tokens.max() < 2
+    assert choice.read() == [1, None, None, 0]

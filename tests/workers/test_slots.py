@@ -182,6 +182,18 @@ def test_a_lost_driver_leaves_suspects_too() -> None:
     assert slots.take_moves().scrub == [1, 0]
 
 
+def test_a_plan_that_is_refused_half_way_leaves_its_suspects() -> None:
+    """Their new owner was named and never came: nobody has cleaned them, and the next driver gives them away again."""
+    slots = table()
+    (work,) = slots.apply(change(starts=(TWO_BLOCKS,), prefill=(NINE,)))
+    slots.fail(work.state)
+    with pytest.raises(PlanError):
+        slots.apply(change(frees=(0,), starts=(OWNER,), decode=(3,)))
+    slots.reset()
+    slots.apply(change(starts=(OWNER,)))
+    assert slots.take_moves().scrub == [2, 1, 0]
+
+
 # --- swapping ---------------------------------------------------------------------------------------------------------
 
 
@@ -283,3 +295,54 @@ def test_a_lost_driver_leaves_nothing_in_host_memory() -> None:
     slots.apply(LEAVING)
     slots.reset()
     assert slots.host_blocks == 0
+
+
+# --- tokens that are read later ---------------------------------------------------------------------------------------
+
+
+def test_a_decode_may_follow_a_token_that_is_not_read_yet() -> None:
+    """Its value is on the device; where it stands is known."""
+    slots = table()
+    (work,) = slots.apply(change(starts=(SEQUENCE,), prefill=(WHOLE,)))
+    slots.expect(work.state)
+    (ahead,) = slots.apply(change(decode=(0,)))
+    assert (ahead.start, ahead.ids, work.ids) == (3, [0], [10, 11, 12])
+    assert slots.read(work.state, 77, computed=3) is None
+    assert (ahead.ids, work.state.proven, work.state.emitted) == ([77], 3, 1)
+
+
+def test_a_sequence_whose_last_token_is_expected_is_left_out() -> None:
+    """That it ends by its length needs no reading; which reason it has is told when it is read."""
+    slots = table()
+    short = dataclasses.replace(SEQUENCE, max_tokens=2)
+    (work,) = slots.apply(change(starts=(short,), prefill=(WHOLE,)))
+    slots.expect(work.state)
+    slots.apply(change(decode=(0,)))
+    slots.expect(work.state)
+    assert slots.apply(change(decode=(0,))) == ()
+    assert slots.read(work.state, 77, computed=3) is None
+    assert slots.read(work.state, 78, computed=4) == "length"
+
+
+@pytest.mark.parametrize(("tokens", "reasons"), [((EOS,), ["stop"]), ((77, EOS), [None, "stop"])])
+def test_an_eos_that_is_read_ends_a_sequence_whatever_else_is_expected(
+    tokens: tuple[int, ...], reasons: list[str | None]
+) -> None:
+    """An eos that is the last token by length, too, is a stop, as it is for an engine that waits."""
+    slots = table()
+    short = dataclasses.replace(SEQUENCE, max_tokens=2, sampling=Sampling(temperature=0.0))
+    (work,) = slots.apply(change(starts=(short,), prefill=(WHOLE,)))
+    slots.expect(work.state)
+    slots.apply(change(decode=(0,)))
+    slots.expect(work.state)
+    assert [slots.read(work.state, token, computed=3 + at) for at, token in enumerate(tokens)] == reasons
+
+
+def test_what_is_not_read_when_a_sequence_leaves_stays_suspect() -> None:
+    """Nobody knows yet whether its numbers are any; its blocks are cleaned for their next owner."""
+    slots = table()
+    (work,) = slots.apply(change(starts=(SEQUENCE,), prefill=(WHOLE,)))
+    slots.expect(work.state)
+    slots.apply(change(frees=(0,)))
+    slots.apply(change(starts=(dataclasses.replace(SEQUENCE, sequence_id="b"),)))
+    assert slots.take_moves().scrub == [0]

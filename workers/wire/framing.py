@@ -34,11 +34,13 @@ def decode(frame: bytes) -> Message:
 class FrameDecoder:
     """Turns bytes into messages. After a ``WireError`` the stream has no meaning: every later call raises as well.
 
-    ``max_frame_bytes`` may be raised between calls (a peer that has not proved itself gets small frames only).
+    ``max_frame_bytes`` may be raised between calls, and so may ``most_messages``, how many are still completed: a peer
+    that has not proved itself gets small frames only, and what it sends behind the proof waits until it is known.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, most_messages: int | None = None) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.most_messages = most_messages
         self._buffer = bytearray()
         self._broken: str | None = None
 
@@ -63,7 +65,7 @@ class FrameDecoder:
         messages: list[Message] = []
         buffer = self._buffer
         at = 0
-        while len(buffer) - at >= _HEADER_BYTES:
+        while len(buffer) - at >= _HEADER_BYTES and (self.most_messages is None or len(messages) < self.most_messages):
             length = int.from_bytes(buffer[at : at + _HEADER_BYTES], "big")
             if length > self.max_frame_bytes:
                 raise WireError(f"a frame of {length} bytes is over the limit of {self.max_frame_bytes}")
@@ -72,6 +74,8 @@ class FrameDecoder:
                 break
             messages.append(unpack_message(buffer[at + _HEADER_BYTES : end]))
             at = end
+        if self.most_messages is not None:
+            self.most_messages -= len(messages)
         del buffer[:at]  # once per call: cutting the front frame by frame would be quadratic
         return messages
 

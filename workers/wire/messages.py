@@ -15,7 +15,7 @@ and ``CancelSequences`` the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 WIRE_VERSION = 3
 
@@ -291,21 +291,29 @@ class PromptNews:
     scores: Scores | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(NamedTuple):
     """Output of one sequence: ``token_ids`` from output position ``position`` on.
 
     ``finish`` is ``stop`` or ``length``; ``error`` a reason of the gateway's table; both empty while it goes on.
+    ``stop_id`` is the one of the sampling's stop ids that ended it.
     ``scores`` has the log-probabilities of ``token_ids`` where they are asked for.
+
+    One is made for every token of every stream, and a tuple is made in a third of the time of a frozen dataclass.
     """
 
     sequence_id: str
     position: int
     token_ids: tuple[int, ...]
-    finish: str
-    error: str
+    finish: str = ""
+    error: str = ""
     scores: Scores | None = None
     prompt: PromptNews | None = None
+    stop_id: int | None = None
+
+    @property
+    def is_tokens_alone(self) -> bool:
+        """Whether it says nothing but ``token_ids``, as almost every one does."""
+        return not (self.finish or self.error) and self.scores is None and self.prompt is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
@@ -207,7 +207,7 @@ def _record_of(inners: tuple[Shape, ...]) -> Shape:
 
 def instance_of(kind: type) -> Shape:
     hints = get_type_hints(kind, include_extras=True)
-    names = tuple(field.name for field in fields(kind))
+    names = field_names(kind)
     shapes = tuple(shape_of(hints[name]) for name in names)
     packs = tuple(zip(names, (shape.pack for shape in shapes), strict=True))
     unpacks = tuple(zip(names, (shape.unpack for shape in shapes), strict=True))
@@ -238,6 +238,13 @@ def instance_of(kind: type) -> Shape:
         return kind(**unpacked)
 
     return Shape(pack, unpack)
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass, or of a named tuple."""
+    if is_dataclass(kind):
+        return tuple(field.name for field in fields(kind))
+    return cast("tuple[str, ...]", cast(Any, kind)._fields)
 
 
 def _require_tuple(value: Any) -> None:

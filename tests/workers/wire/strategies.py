@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from workers.wire import Message
 from workers.wire.codec import MESSAGE_TYPES
+from workers.wire.shapes import field_names
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),
@@ -39,7 +39,7 @@ def of_annotation(annotation: Any) -> st.SearchStrategy[Any]:
 
 def of_class(kind: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{field.name: of_annotation(hints[field.name]) for field in fields(kind)})
+    return st.builds(kind, **{name: of_annotation(hints[name]) for name in field_names(kind)})
 
 
 def messages() -> st.SearchStrategy[Message]:

@@ -49,6 +49,16 @@ def test_the_limit_may_be_small_and_be_raised() -> None:
     assert decoder.feed(frame) == [Refusal(message="a" * 20)]
 
 
+def test_what_comes_behind_the_last_message_that_is_let_through_waits() -> None:
+    """Frames behind a peer's proof obey the limits that hold once it is known."""
+    decoder = FrameDecoder(max_frame_bytes=10, most_messages=1)
+    short, long = Refusal(message="a"), Refusal(message="a" * 20)
+    assert decoder.feed(encode(short) + encode(long)) == [short]
+    assert decoder.feed(encode(short)) == []
+    decoder.max_frame_bytes, decoder.most_messages = 100, None
+    assert decoder.feed(b"") == [long, short]
+
+
 def test_after_an_error_the_stream_stays_broken() -> None:
     """Bytes behind a bad frame have no known meaning."""
     decoder = FrameDecoder()
