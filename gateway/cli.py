@@ -21,7 +21,8 @@ usage: sluicegate COMMAND [--flag VALUE ...]
   gateway    one gateway alone: HTTP in front, workers and a Redis behind
   worker     one worker alone: one model, executing the plans of a gateway
   simulate   run the scheduler on a scenario or an arrival trace and tell what it would have done
-  replay     check that recorded events give the recorded plans again
+  replay     check that recorded events give the recorded plans again, or tell what would have happened otherwise
+  fit        fit what an iteration costs to recorded logs
   explain    tell what happened to one request, from recorded logs
   trace      draw what was recorded, as a page or for Perfetto
 
@@ -96,6 +97,12 @@ def _replay(argv: Sequence[str]) -> int:
     return replay_main(argv)
 
 
+def _fit(argv: Sequence[str]) -> int:
+    from gateway.fit_command import fit_main  # noqa: PLC0415 (only this command needs it)
+
+    return fit_main(argv)
+
+
 def _explain(argv: Sequence[str]) -> int:
     from gateway.explain_command import explain_main  # noqa: PLC0415 (only this command needs it)
 
@@ -120,6 +127,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "worker": _worker,
     "simulate": _simulate,
     "replay": _replay,
+    "fit": _fit,
     "explain": _explain,
     "trace": _trace,
 }
