@@ -16,7 +16,7 @@ from admission.limits import Limits
 from admission.presets import PrefillRule, Preset, SlotPreemption
 from admission.queue import Offered, QueueBounds
 from admission.record.entries import TimeUnit
-from admission.record.simulated import Doorway, SimulationLog
+from admission.record.simulated import DRIVER, Doorway, SimulationLog
 from admission.scenario import Policy, Priority, Request, Scenario
 from admission.scheduler import Scheduler
 from admission.standing import HeadStart, Standing, WaitingOrderName
@@ -60,7 +60,7 @@ class _Run:
         self._num_open = len(scenario.requests)
         self._log = log
         if log is not None:
-            log.open(self._scheduler, _doorway(policy))
+            log.open({DRIVER: self._scheduler}, _doorway(policy))
 
     def is_over(self) -> bool:
         """Whether every request is completed or rejected."""

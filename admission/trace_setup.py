@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from admission.cost import CostModel
 from admission.limits import Limits
 from admission.presets import Preset
-from admission.queue import QueueBounds
+from admission.queue import ClassRule, QueueBounds
 from admission.record.entries import TimeUnit
-from admission.record.simulated import Doorway
+from admission.record.simulated import DRIVER, Doorway
 from admission.scheduler import check_limits
 from admission.standing import WaitingOrderName
 from admission.trace_csv import Arrival
@@ -22,6 +22,9 @@ class TraceSetup:
 
     A trace does not say what its clients would have allowed. Each is taken to allow ``max_tokens`` of output, or as
     much as it gave if that is more, but no more than fits; None: exactly what it gave, as if every client had known.
+
+    ``drivers`` has the limits of each of several drivers by its name; none: there is one, with ``limits``. ``rules``
+    has what the queue is told of a class, by name; without an entry it is ``NO_CLASS_RULE``.
 
     Raises ``ValueError`` for limits under which nothing, or not every decoding sequence, could run.
     """
@@ -35,9 +38,12 @@ class TraceSetup:
     max_passes: int
     context_length: int | None
     max_tokens: int | None
+    drivers: tuple[tuple[str, Limits], ...] = ()
+    rules: tuple[tuple[str, ClassRule], ...] = ()
 
     def __post_init__(self) -> None:
-        check_limits(self.limits)
+        for limits in (self.limits, *[limits for _, limits in self.drivers]):
+            check_limits(limits)
 
     def doorway(self, arrivals: Sequence[Arrival]) -> Doorway:
         """What the door goes by, for a log of the run."""
@@ -53,12 +59,18 @@ class TraceSetup:
             unit=TimeUnit.MICROSECONDS,
         )
 
-    def allowed_output(self, prompt_tokens: int, output_tokens: int) -> int | None:
+    def all_drivers(self) -> tuple[tuple[str, Limits], ...]:
+        """Name and limits of every driver."""
+        return self.drivers or ((DRIVER, self.limits),)
+
+    def allowed_output(self, arrival: Arrival) -> int | None:
         """The ``max_tokens`` of such a request; None: what it gives fits neither the context nor, alone, the pool.
 
         Never more than fits, as a gateway takes a client that asks for no number. The last token is never written.
         """
-        allowed = output_tokens if self.max_tokens is None else max(self.max_tokens, output_tokens)
+        prompt_tokens, output_tokens = arrival.prompt_tokens, arrival.output_tokens
+        most = self.max_tokens if arrival.known is None else arrival.known.max_tokens
+        allowed = output_tokens if most is None else max(most, output_tokens)
         rooms = [] if self.context_length is None else [self.context_length]
         if self.limits.kv_blocks is not None:
             rooms.append(self.limits.kv_blocks * self.limits.block_size + 1)

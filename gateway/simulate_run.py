@@ -14,7 +14,7 @@ from admission.cost import CostModel
 from admission.presets import Preset
 from admission.record.entries import LogEntry
 from admission.record.framing import FrameWriter
-from admission.record.simulated import SimulationLog
+from admission.record.simulated import DRIVER, SimulationLog
 from admission.scenario import Scenario
 from admission.scenario_rows import summarize
 from admission.simulate import simulate
@@ -86,7 +86,7 @@ def _logs(staging: Staging | None, folder: str) -> Iterator[SimulationLog | None
         yield None
         return
     with staging.create(folder + DRIVER_LOG_FILE) as driver, staging.create(folder + DOOR_LOG_FILE) as door:
-        yield SimulationLog(driver=_writes(driver), door=_writes(door))
+        yield SimulationLog(drivers={DRIVER: _writes(driver)}, door=_writes(door))
 
 
 def _writes(file: BinaryIO) -> Callable[[LogEntry], None]:

@@ -1,11 +1,11 @@
 """A simulation recorded as the logs that a gateway would have written: its driver's and its door's.
 
-What is read out of logs then works on simulations, too. One gateway, one driver, one plan in flight.
+What is read out of logs then works on simulations, too. One gateway, one model, as many drivers as are simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from admission.classes import PriorityClass
@@ -21,18 +21,22 @@ from admission.record.entries import (
     OfferMade,
     Opened,
     Returned,
+    Settled,
     Stepped,
     TimeUnit,
+    Withdrew,
 )
 from admission.record.snapshot import freeze
 from admission.scheduler import Scheduler
 from admission.standing import Standing, WaitingOrderName
 from admission.trace_csv import Arrival
+from admission.trace_known import Leave
 from admission.trace_rows import Rejection
 
 DRIVER = "simulated"
 GATEWAY = "simulation"
 MODEL = "simulated"
+LEFT_STATUS = 499
 REFUSED_STATUS = 400
 """What a client is told that asks for more than the context holds."""
 
@@ -50,33 +54,37 @@ class Doorway:
 
 
 class SimulationLog:
-    """``took`` is told of every event that the scheduler takes between steps; the next ``stepped`` records them."""
+    """``took`` is told of every event that a scheduler takes between steps; its next ``stepped`` records them.
 
-    def __init__(self, *, driver: Write, door: Write) -> None:
-        self._driver = _Counted(driver)
+    ``drivers`` has where the log of each driver goes, by its id.
+    """
+
+    def __init__(self, *, drivers: Mapping[str, Write], door: Write) -> None:
+        self._drivers = {driver_id: _Counted(write) for driver_id, write in drivers.items()}
         self._door = _Counted(door)
-        self._events: list[Event] = []
+        self._events: dict[str, list[Event]] = {driver_id: [] for driver_id in drivers}
         self._acts = 0
 
-    def open(self, scheduler: Scheduler, doorway: Doorway) -> None:
+    def open(self, schedulers: Mapping[str, Scheduler], doorway: Doorway) -> None:
         """Before anything else."""
-        self._driver(
-            Opened(
-                gateway_id=GATEWAY,
-                driver_id=DRIVER,
-                model=MODEL,
-                segment=0,
-                is_whole=True,
-                opened_us=0,
-                opened_unix_us=0,
-                preset=scheduler.preset.name,
-                progress=scheduler.progress,
-                limits=scheduler.limits,
-                context_length=None,
-                state=freeze(scheduler),
-                unit=doorway.unit,
+        for driver_id, scheduler in schedulers.items():
+            self._drivers[driver_id](
+                Opened(
+                    gateway_id=GATEWAY,
+                    driver_id=driver_id,
+                    model=MODEL,
+                    segment=0,
+                    is_whole=True,
+                    opened_us=0,
+                    opened_unix_us=0,
+                    preset=scheduler.preset.name,
+                    progress=scheduler.progress,
+                    limits=scheduler.limits,
+                    context_length=None,
+                    state=freeze(scheduler),
+                    unit=doorway.unit,
+                )
             )
-        )
         self._door(
             DoorOpened(
                 gateway_id=GATEWAY,
@@ -91,21 +99,34 @@ class SimulationLog:
             )
         )
 
-    def took(self, event: Event) -> None:
-        self._events.append(event)
+    def took(self, event: Event, driver_id: str = DRIVER) -> None:
+        self._events[driver_id].append(event)
 
-    def stepped(self, now_us: int, step: Step) -> None:
-        events, self._events = tuple(self._events), []
-        self._driver(Stepped(now_us=now_us, events=events, step=step))
+    def stepped(self, now_us: int, step: Step, driver_id: str = DRIVER) -> None:
+        events, self._events[driver_id] = tuple(self._events[driver_id]), []
+        self._drivers[driver_id](Stepped(now_us=now_us, events=events, step=step))
         if step.paused:
             paused = tuple([each.sequence_id for each in step.paused])
-            self._door(Returned(now_us=now_us, act=self._act(), model=MODEL, driver_id=DRIVER, sequence_ids=paused))
+            self._door(Returned(now_us=now_us, act=self._act(), model=MODEL, driver_id=driver_id, sequence_ids=paused))
 
-    def executed(self, now_us: int, step: int, *, took_us: int, num_tokens: int) -> None:
-        self._driver(Executed(now_us=now_us, step=step, busy_us=took_us, idle_us=0, num_tokens=num_tokens))
+    def executed(self, now_us: int, step: int, *, took_us: int, num_tokens: int, driver_id: str = DRIVER) -> None:
+        self._drivers[driver_id](Executed(now_us=now_us, step=step, busy_us=took_us, idle_us=0, num_tokens=num_tokens))
+
+    def settled(self, now_us: int, sequence_ids: Sequence[str], driver_id: str = DRIVER) -> None:
+        if sequence_ids:
+            ids = tuple(sequence_ids)
+            self._door(Settled(now_us=now_us, act=self._act(), model=MODEL, driver_id=driver_id, sequence_ids=ids))
 
     def offered(
-        self, now_us: int, spec: SequenceSpec, standing: Standing, outcome: Offered, *, ahead: int, waiting: int
+        self,
+        now_us: int,
+        spec: SequenceSpec,
+        standing: Standing,
+        outcome: Offered,
+        *,
+        ahead: int,
+        waiting: int,
+        shed: tuple[str, ...] = (),
     ) -> None:
         self._door(
             OfferMade(
@@ -128,26 +149,44 @@ class SimulationLog:
                 ahead=ahead,
                 waiting_requests=waiting,
                 waiting_tokens=0,
-                shed=(),
+                shed=shed,
             )
         )
 
-    def given(self, now_us: int, claims: Sequence[tuple[str, str | None]]) -> None:
+    def given(self, now_us: int, claims: Sequence[tuple[str, str | None]], driver_id: str = DRIVER) -> None:
         """(sequence, victim that was put back for it) of each that the driver was given."""
         self._door(
             Given(
                 now_us=now_us,
                 act=self._act(),
                 model=MODEL,
-                driver_id=DRIVER,
+                driver_id=driver_id,
                 sequence_ids=tuple([sequence_id for sequence_id, _ in claims]),
                 victims=tuple([victim or "" for _, victim in claims]),
             )
         )
 
-    def claimed(self, now_us: int, claims: Sequence[Claim]) -> None:
+    def claimed(self, now_us: int, claims: Sequence[Claim], driver_id: str = DRIVER) -> None:
         if claims:
-            self.given(now_us, [(claim.entry.entry_id, claim.victim_id) for claim in claims])
+            self.given(now_us, [(claim.entry.entry_id, claim.victim_id) for claim in claims], driver_id)
+
+    def left(self, now_us: int, spec: SequenceSpec, reason: Leave, *, first_token_us: int | None) -> None:
+        """A request whose client is gone, or whose deadline has passed."""
+        self._door(Withdrew(now_us=now_us, act=self._act(), model=MODEL, sequence_id=spec.sequence_id))
+        self._door(
+            Answered(
+                now_us=now_us,
+                request_id=spec.sequence_id,
+                model=MODEL,
+                class_name=spec.class_name,
+                received_us=spec.arrival_us,
+                first_token_us=first_token_us,
+                prompt_tokens=spec.prompt_tokens,
+                output_tokens=0,
+                outcome=reason.value,
+                status=LEFT_STATUS,
+            )
+        )
 
     def refused(self, arrival: Arrival, reason: Rejection) -> None:
         """A request that was never offered, as it can never fit."""
@@ -168,7 +207,8 @@ class SimulationLog:
 
     def close(self, now_us: int) -> None:
         """After everything else."""
-        self._driver.close(now_us)
+        for driver in self._drivers.values():
+            driver.close(now_us)
         self._door.close(now_us)
 
     def _act(self) -> int:
