@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
+from admission.classes import PriorityClass
 from admission.events import Weakest
 from admission.standing import Standing
 
@@ -113,6 +114,17 @@ class ClassRule:
     may_be_shed: bool = False
     preempts: bool = True
     is_charged: bool = False
+
+    @classmethod
+    def of(cls, priority: PriorityClass) -> ClassRule:
+        """What the queue is told of a class with each offer."""
+        return cls(
+            max_requests=priority.max_waiting,
+            max_tokens=priority.max_waiting_tokens,
+            sheds=priority.sheds,
+            may_be_shed=priority.sheddable,
+            preempts=priority.preempts,
+        )
 
     def past_bounds(self) -> ClassRule:
         """The same for what had started and comes back: it needs no room, has a right to stay, and was charged then."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from admission.classes import PriorityClass
 from admission.cost import CostModel
 from admission.limits import Limits
 from admission.presets import Preset
-from admission.queue import ClassRule, QueueBounds
+from admission.queue import NO_CLASS_RULE, ClassRule, QueueBounds
 from admission.record.entries import TimeUnit
 from admission.record.simulated import DRIVER, Doorway
 from admission.scheduler import check_limits
@@ -47,7 +48,7 @@ class TraceSetup:
 
     def doorway(self, arrivals: Sequence[Arrival]) -> Doorway:
         """What the door goes by, for a log of the run."""
-        classes = {arrival.cls.name: arrival.cls for arrival in arrivals}
+        classes = {arrival.cls.name: self._ruled(arrival.cls) for arrival in arrivals}
         return Doorway(
             classes=tuple(sorted(classes.values(), key=lambda cls: (cls.rank, cls.name))),
             bounds=QueueBounds(
@@ -57,6 +58,18 @@ class TraceSetup:
             ),
             waiting_order=self.queue_order,
             unit=TimeUnit.MICROSECONDS,
+        )
+
+    def _ruled(self, cls: PriorityClass) -> PriorityClass:
+        """The class with the rules that are in force for it."""
+        rule = dict(self.rules).get(cls.name, NO_CLASS_RULE)
+        return replace(
+            cls,
+            max_waiting=rule.max_requests,
+            max_waiting_tokens=rule.max_tokens,
+            sheds=rule.sheds,
+            sheddable=rule.may_be_shed,
+            preempts=rule.preempts,
         )
 
     def all_drivers(self) -> tuple[tuple[str, Limits], ...]:
@@ -72,7 +85,8 @@ class TraceSetup:
         most = self.max_tokens if arrival.known is None else arrival.known.max_tokens
         allowed = output_tokens if most is None else max(most, output_tokens)
         rooms = [] if self.context_length is None else [self.context_length]
-        if self.limits.kv_blocks is not None:
-            rooms.append(self.limits.kv_blocks * self.limits.block_size + 1)
+        for _, limits in self.all_drivers():
+            if limits.kv_blocks is not None:
+                rooms.append(limits.kv_blocks * limits.block_size + 1)
         allowed = min(allowed, *(room - prompt_tokens for room in rooms)) if rooms else allowed
         return allowed if allowed >= output_tokens else None

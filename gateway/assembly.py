@@ -13,7 +13,7 @@ import structlog
 from admission.classes import DEFAULT_CLASSES, PriorityClass
 from admission.limits import Limits
 from admission.presets import Preset, Progress
-from admission.queue import QueueBounds, StoreUnavailable
+from admission.queue import ClassRule, QueueBounds, StoreUnavailable
 from admission.scheduler import Scheduler
 from admission.standing import WaitingOrderName
 from gateway.clock import Clock, monotonic_us
@@ -29,7 +29,7 @@ from gateway.heartbeat import Heartbeat
 from gateway.holdings import Holdings, HoldingsParts
 from gateway.line_speed import LineSpeeds
 from gateway.links import PROGRESS_TIMEOUT_S
-from gateway.machinery import Machinery, MachineryParts, rule_of
+from gateway.machinery import Machinery, MachineryParts
 from gateway.metrics import Metrics
 from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
@@ -177,7 +177,7 @@ class Assembly:
             metrics=self._metrics,
             clock=self._clock,
             most_moves=self._options.max_moves,
-            rules={cls.name: rule_of(cls) for cls in self._options.classes},
+            rules={cls.name: ClassRule.of(cls) for cls in self._options.classes},
         )
 
     def _new_heartbeat(self) -> Heartbeat:

@@ -71,8 +71,8 @@ def fit_lines(courses: Sequence[Course], error: FitError) -> list[str]:
     lines = [
         f"fitted to   {error.num_iterations:,} iterations of {drivers}, {error.total_us / 1_000_000:,.3f} s in all",
         f"            {100 * error.wait_share:.1f} % of that the workers waited, which is in the prediction",
-        f"error       of an iteration: median {100 * error.median:.1f} %, p90 {100 * error.p90:.1f} %;"
-        f" of all: {100 * error.total:+.2f} %",
+        f"error       {100 * error.median:.1f} % median and {100 * error.p90:.1f} % p90 of an iteration's time",
+        f"            {100 * error.total:+.2f} % of the time of all",
     ]
     unclear = sum(course.num_unclear for course in courses)
     if unclear:

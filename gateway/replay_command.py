@@ -2,6 +2,7 @@
 
 Without more it checks that every plan comes out as it was recorded, and says what it covered; a difference is told with
 its step, its events and its field, and the exit code is 1. What cannot be read, or is damaged, is refused with 2.
+With an option it tells what would have happened otherwise (``what_if_command``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from admission.presets import PRESETS
 from admission.record.entries import Opened
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
 from gateway.log_files import BadLog, Segment, read_logs
+from gateway.simulate_errors import OptionError
+from gateway.what_if_command import add_options, epilog, wants_what_if, what_if
 
 DIFFERENT = 1
 BAD_INPUT = 2
@@ -28,8 +32,11 @@ def replay_main(argv: Sequence[str]) -> int:
         logs = read_logs(arguments.logs)
         if not logs.drivers:
             raise BadLog("there is no driver's log in these files, so nothing was planned in them")
+        if wants_what_if(arguments):
+            _print(what_if(arguments, logs))
+            return 0
         outcomes = [_verify(segments) for segments in logs.drivers]
-    except BadLog as error:
+    except (BadLog, OptionError) as error:
         return _refuse(str(error))
     return 0 if all(outcomes) else DIFFERENT
 
@@ -88,8 +95,12 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sluicegate replay",
-        description="Put the recorded events through the scheduler again, and check that it decides the same.",
+        description="Put the recorded events through the scheduler again, and check that it decides the same."
+        " With any of the options: tell what would have happened otherwise, beside what did.",
+        epilog=epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
+    add_options(parser, tuple(PRESETS))
     return parser
