@@ -134,7 +134,7 @@ class _Run:
         if self._log is not None:
             waiting = len(self._queue)
             ahead = waiting - 1 if outcome is Offered.QUEUED else 0
-            self._log.offered(row.iteration, spec, _standing(spec), outcome, ahead=ahead, waiting=waiting)
+            self._log.offered(row.iteration, spec, _standing(spec), outcome, ahead=ahead, waiting=(waiting, 0))
 
     def _execute(self, plan: Plan, row: Row) -> None:
         worker = self._worker

@@ -24,12 +24,13 @@ from admission.trace_csv import Arrival
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """What became of an offer, how many stand better, how many requests wait now, and who had to go for it."""
+    """What became of an offer, how many stand better, how many requests and tokens wait now, and who had to go for it."""
 
     outcome: Offered
     standing: Standing
     ahead: int
     num_waiting: int
+    waiting_tokens: int
     shed: tuple[str, ...] = ()
 
 
@@ -67,6 +68,7 @@ class TraceQueue:
             standing=stands,
             ahead=result.position,
             num_waiting=result.waiting_requests,
+            waiting_tokens=result.waiting_tokens,
             shed=tuple([shed.entry_id for shed in result.shed]),
         )
 

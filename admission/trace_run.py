@@ -142,7 +142,7 @@ class TraceRun:
                 answer.standing,
                 answer.outcome,
                 ahead=answer.ahead,
-                waiting=answer.num_waiting,
+                waiting=(answer.num_waiting, answer.waiting_tokens),
                 shed=answer.shed,
             )
         if answer.outcome in _TAKEN:

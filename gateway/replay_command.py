@@ -18,6 +18,7 @@ from admission.record.entries import Opened
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
 from gateway.log_files import BadLog, Segment, read_logs
+from gateway.queue_replay import check_queues
 from gateway.simulate_errors import OptionError
 from gateway.what_if_command import add_options, epilog, wants_what_if, what_if
 
@@ -38,7 +39,9 @@ def replay_main(argv: Sequence[str]) -> int:
         outcomes = [_verify(segments) for segments in logs.drivers]
     except (BadLog, OptionError) as error:
         return _refuse(str(error))
-    return 0 if all(outcomes) else DIFFERENT
+    is_same, lines = check_queues(logs.doors)
+    _print(*lines)
+    return 0 if all(outcomes) and is_same else DIFFERENT
 
 
 def _verify(segments: Sequence[Segment]) -> bool:

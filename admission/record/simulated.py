@@ -125,9 +125,10 @@ class SimulationLog:
         outcome: Offered,
         *,
         ahead: int,
-        waiting: int,
+        waiting: tuple[int, int],
         shed: tuple[str, ...] = (),
     ) -> None:
+        """``waiting``: requests and tokens."""
         self._door(
             OfferMade(
                 now_us=now_us,
@@ -147,8 +148,8 @@ class SimulationLog:
                 deadline_us=spec.deadline_us,
                 outcome=outcome,
                 ahead=ahead,
-                waiting_requests=waiting,
-                waiting_tokens=0,
+                waiting_requests=waiting[0],
+                waiting_tokens=waiting[1],
                 shed=shed,
             )
         )
