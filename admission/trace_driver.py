@@ -4,7 +4,8 @@ Like a live driver it takes *turns*: it claims until the store gives it nothing 
 on the worker as may be, or nothing is to run. The worker begins a plan when it has executed the one before. What it
 does and how long that takes is known when it begins; what has come of it is told at its end (``finish``).
 
-A plan that only frees slots computes nothing: it takes no time and is no iteration. What was preempted, or has left,
+A plan that only frees slots, or names nobody but those whose end it crossed, computes nothing: it takes no time and is
+no iteration. What was preempted, or has left,
 since the plan before is in no later plan; the worker stops it with the next one that it begins.
 """
 
@@ -196,7 +197,7 @@ class TraceDriver:
             for request_id in sent.stopped:
                 self._batch.pause(request_id, self._num_begun)
             num_held_back = self._batch.apply(sent.plan, self._board.records, self._num_begun)
-            if sent.plan.decode or sent.plan.prefill:
+            if self._batch.num_decoding or sent.plan.prefill:
                 self._run(sent, num_held_back, now_us)
             else:
                 self._tell(Reported(step=sent.plan.step), now_us)

@@ -24,7 +24,7 @@ from admission.trace_csv import Arrival
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """What became of an offer, how many stand better, how many requests and tokens wait now, and who had to go for it."""
+    """What became of an offer, how many stand better, what waits now, and who had to go for it."""
 
     outcome: Offered
     standing: Standing

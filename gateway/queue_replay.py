@@ -58,10 +58,8 @@ def _is_excused(checked: QueueChecked) -> bool:
 
 def _told(model: str, checked: QueueChecked) -> Iterator[str]:
     if not checked.differences:
-        yield (
-            f"queue of {model}: {checked.acts:,} acts, {checked.offers:,} offers and {checked.exchanges:,} exchanges come out the same, with"
-            f" what waits after each"
-        )
+        yield f"queue of {model}: all is the same in {checked.acts:,} acts, with what waits after each"
+        yield f"  {checked.offers:,} offers and {checked.exchanges:,} exchanges"
     elif _is_excused(checked):
         yield f"queue of {model}: {len(checked.differences):,} differences, which need not be the rule's:"
     else:

@@ -23,7 +23,7 @@ from typing import Any
 from gateway.replay_command import replay_main
 from tests.system.what_if import capacity_per_s, record_load
 
-SECONDS = 25.0
+SECONDS = 30.0
 LOADS = (0.50, 0.70, 0.85)
 RECORDED, OTHERS = "sluicegate", ("orca", "static")
 OBJECTIVE = "ttft=500ms,gap=100ms"

@@ -10,7 +10,7 @@ from tests.system.cluster import script, start_cluster
 from tests.system.load import Outcome, Shot, fire
 
 WORKERS, SLOTS = 2, 16
-BASE_US, PREFILL_TOKEN_US, DECODE_US = 20_000, 50, 500
+BASE_US, PREFILL_TOKEN_US, DECODE_US = 40_000, 50, 500
 PROMPT_TOKENS, OUTPUT_TOKENS = (10, 120), (8, 40)
 INTERACTIVE_SHARE = 0.3
 QUEUE = 200
