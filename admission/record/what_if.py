@@ -2,8 +2,9 @@
 
 Each offer is made again at its time, with the lengths, class and tenant that the logs have; clients that went, and
 deadlines that passed, do so at the same moments, if the answer is not whole by then. What a request gives is what it
-gave; of one that was refused or cut nobody knows, and its expected output stands in. Requests that had started before
-the logs begin are not offered, nor are those that were refused before they came to the queue, which stay refused.
+gave; of one that was refused or cut nobody knows, and it gives what one of its class gave that completed, each in turn,
+or its expected output when there is none. Requests that had started before the logs begin are not offered, nor are
+those that were refused before they came to the queue, which stay refused.
 
 What is taken as given: every driver is there from the start to the end with the limits with which its log opens;
 workers are alike; between the queue and a driver nothing takes time; no worker is lost.
@@ -11,8 +12,9 @@ workers are alike; between the queue and a driver nothing takes time; no worker 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from admission.classes import PriorityClass
 from admission.record.course import follow
@@ -37,11 +39,9 @@ class Offers:
 
 def offers_of(fates: Fates, classes: Mapping[str, PriorityClass]) -> Offers:
     """The offers of these requests. ``classes`` by name; an unknown one is made up from what the offer says of it."""
-    known_lengths = [_output_tokens(fate) for fate in fates.offered]
-    arrivals = [
-        _arrival(fate, output_tokens, classes) for fate, output_tokens in zip(fates.offered, known_lengths, strict=True)
-    ]
-    return Offers(arrivals=tuple(arrivals), num_estimated=known_lengths.count(None))
+    lengths = _Lengths(fates.offered)
+    arrivals = [_arrival(fate, lengths.of(fate), classes) for fate in fates.offered]
+    return Offers(arrivals=tuple(arrivals), num_estimated=lengths.num_estimated)
 
 
 def replay_offers(offers: Offers, setup: TraceSetup, refused: Fates) -> Fates:
@@ -56,18 +56,36 @@ def replay_offers(offers: Offers, setup: TraceSetup, refused: Fates) -> Fates:
     return Fates(offered=fates.offered, refused=(*fates.refused, *refused.refused))
 
 
-def _output_tokens(fate: Fate) -> int | None:
-    """How much it gave in all; None: not known, as it was not to the end."""
-    return len(fate.tokens_us) or None if fate.outcome == COMPLETED else None
+class _Lengths:
+    """How much each request gives in all. ``num_estimated``: how many had to be estimated so far."""
+
+    def __init__(self, fates: Iterable[Fate]) -> None:
+        known: dict[str, list[int]] = {}
+        for fate in fates:
+            if _is_known(fate):
+                known.setdefault(fate.offer.class_name, []).append(len(fate.tokens_us))
+        self._turns = {name: cycle(lengths) for name, lengths in known.items()}
+        self.num_estimated = 0
+
+    def of(self, fate: Fate) -> int:
+        if _is_known(fate):
+            return len(fate.tokens_us)
+        self.num_estimated += 1
+        offer = fate.offer
+        turn = self._turns.get(offer.class_name)
+        likely = offer.expected_tokens if turn is None else next(turn)
+        return min(offer.max_tokens, max(len(fate.tokens_us) + 1, likely))
 
 
-def _arrival(fate: Fate, output_tokens: int | None, classes: Mapping[str, PriorityClass]) -> Arrival:
+def _is_known(fate: Fate) -> bool:
+    return fate.outcome == COMPLETED and bool(fate.tokens_us)
+
+
+def _arrival(fate: Fate, output_tokens: int, classes: Mapping[str, PriorityClass]) -> Arrival:
     offer = fate.offer
     cls = classes.get(offer.class_name) or PriorityClass(
         name=offer.class_name, rank=offer.rank, head_start_us=0, service_tier=""
     )
-    if output_tokens is None:
-        output_tokens = min(offer.max_tokens, max(len(fate.tokens_us) + 1, offer.expected_tokens))
     leaves = _LEAVES.get(fate.outcome)
     deadline_us = None if cls.default_deadline_us is None else fate.arrival_us + cls.default_deadline_us
     return Arrival(
