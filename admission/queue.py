@@ -220,6 +220,8 @@ class QueueObserver(Protocol):
     """Is told of every act of this process on a queue, once it took place.
 
     ``act`` is its number among all acts on that queue, by whomever: so what several gateways saw can be put in order.
+    Numbers rise, also when the store has lost its data between two acts; an offer that changed nothing has the number
+    of the last act that did.
     """
 
     def offered(self, act: int, entries: Sequence[Entry], result: OfferResult) -> None: ...
@@ -230,7 +232,7 @@ class QueueObserver(Protocol):
 
     def settled(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None: ...
 
-    def withdrew(self, act: int, entry_id: str) -> None: ...
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None: ...
 
 
 class NoObserver:
@@ -248,5 +250,5 @@ class NoObserver:
     def settled(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
         pass
 
-    def withdrew(self, act: int, entry_id: str) -> None:
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None:
         pass

@@ -18,18 +18,17 @@ MOST_EXPLAINED = 5_000
 class Numbered:
     """Sequences by number, as the page knows them."""
 
-    def __init__(self, explanations: Iterable[tuple[Explanation, str, Sequence[tuple[str, str]]]]) -> None:
-        """(explanation, class, lines as time and text) of each sequence."""
+    def __init__(self, explanations: Iterable[tuple[str, Explanation, str, Sequence[tuple[str, str]]]]) -> None:
+        """(id, explanation, class, lines as time and text) of each sequence."""
         self.rows: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
-        for explanation, class_name, lines in explanations:
-            self._numbers[explanation.sequence_id] = len(self.rows)
+        for sequence_id, explanation, class_name, lines in explanations:
+            self._numbers[sequence_id] = len(self.rows)
             shown = lines if len(self.rows) < MOST_EXPLAINED else ()
-            name = explanation.about.partition(":")[0]
             self.rows.append(
                 {
-                    "id": explanation.sequence_id,
-                    "name": name,
+                    "id": sequence_id,
+                    "name": explanation.name,
                     "class": class_name,
                     "about": explanation.about,
                     "lines": shown,

@@ -155,6 +155,7 @@ class SimulationLog:
             Answered(
                 now_us=arrival.arrival_us,
                 request_id=arrival.request_id,
+                client_request_id=None,
                 model=MODEL,
                 class_name=arrival.cls.name,
                 received_us=arrival.arrival_us,
