@@ -66,6 +66,13 @@ def read(path: Path) -> list[LogEntry]:
     return list(read_frames(path.read_bytes()))
 
 
+def read_to_the_cut(path: Path) -> list[LogEntry]:
+    entries: list[LogEntry] = []
+    with pytest.raises(LogCut):
+        entries.extend(read_frames(path.read_bytes()))
+    return entries
+
+
 def acts(entries: list[LogEntry]) -> list[int]:
     return [entry.act for entry in entries if isinstance(entry, Withdrew)]
 
@@ -238,10 +245,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_what_was_written(
     desk.record(100)
     desk.end()
     cut, after = logs_in(tmp_path)
-    entries = []
-    with pytest.raises(LogCut):
-        for entry in read_frames(cut.read_bytes()):
-            entries.append(entry)  # noqa: PERF402 - those before the cut are what is looked at
+    entries = read_to_the_cut(cut)
     assert acts(entries) == list(range(len(entries) - 1))
     assert len(entries) > 2
     assert not opening(after).is_whole
@@ -263,7 +267,7 @@ def test_a_file_that_exists_already_is_never_written_over(tmp_path: Path) -> Non
     assert acts(read(tmp_path / "g0.run.door.000001.log")) == [1]
 
 
-def test_a_state_that_cannot_be_written_down_is_no_fault_of_the_driver(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_written_down_is_no_fault_of_the_driver() -> None:
     """Whatever goes wrong in making an opening, who decides goes on, unrecorded."""
 
     def broken() -> DoorOpened:
