@@ -158,6 +158,10 @@ class Scheduler:
         """Every sequence that has not ended, in the order in which they came."""
         return tuple([sequence.spec for sequence in self._roster.all()])
 
+    def is_paused(self, sequence_id: str) -> bool:
+        sequence = self._roster.get(sequence_id)
+        return sequence is not None and sequence.state is State.PAUSED
+
     @property
     def is_ahead(self) -> bool:
         """Whether as many plans are in flight as may be: until a report comes, a step makes none."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from admission.queue import Offered, QueueBounds, Withdrawn
+from admission.queue import Offered, QueueBounds
 from admission.record.clocks import Clocks
 from admission.record.entries import Answered, DoorOpened, LogEntry, OfferMade, Withdrew
 from admission.record.life_sentences import life_sentences
@@ -94,7 +94,7 @@ class Explainer:
         if not explained:
             about = _about(request_id, answer.class_name, answer.prompt_tokens, None)
             return [Explanation(name=request_id, about=about, sequence_ids=(), sentences=(told,))]
-        return [replace(each, sentences=(*each.sentences, told)) for each in explained]
+        return [replace(each, sentences=in_order((*each.sentences, told))) for each in explained]
 
     def _explained(self, sequence_ids: Sequence[str]) -> Explanation:
         sentences = [sentence for sequence_id in sequence_ids for sentence in self._life(sequence_id)]
@@ -129,7 +129,7 @@ class Explainer:
             for shed in act.shed:
                 text = f"was shed: {self._names.with_class(act.sequence_id)} took its place in the queue"
                 self._told[shed].append(Sentence(at_us=at_us, kind=Kind.ENDED, text=text))
-        elif isinstance(act, Withdrew) and act.outcome is Withdrawn.WITHDRAWN:
+        elif isinstance(act, Withdrew) and moment.left:
             text = "was taken out of the queue, as nobody waits for it any more"
             self._told[act.sequence_id].append(Sentence(at_us=at_us, kind=Kind.WITHDRAWN, text=text))
 
@@ -142,7 +142,7 @@ class Explainer:
                 return f"{came}, and was handed to a driver that wanted it at once"
             case Offered.QUEUED:
                 behind = f"behind {self._names.several(moment.others)}" if moment.others else "first in line"
-                return f"{came}, and waited {behind}{self._what_held(act.model, moment.at_us)}"
+                return f"{came}, and waited {behind}{self._what_held(act, moment.at_us)}"
             case Offered.QUEUE_FULL:
                 return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(moment.others)}"
             case Offered.QUEUE_TOKENS_FULL:
@@ -152,12 +152,13 @@ class Explainer:
             case Offered.SHED | Offered.WITHDRAWN:
                 return f"{came}, but had been {act.outcome.value} already"
 
-    def _what_held(self, model: str, at_us: int) -> str:
+    def _what_held(self, offer: OfferMade, at_us: int) -> str:
         """Why no driver took it, if all drivers of the model say the same."""
+        tokens = offer.prompt_tokens + offer.expected_tokens
         latest: dict[str, Hold | None] = {}  # by driver: it may have been started several times
         for story in sorted(self._stories, key=lambda story: story.began_us + story.offset_us):
-            if story.model == model and story.was_there(at_us - story.offset_us):
-                latest[story.driver_id] = story.hold_at(at_us - story.offset_us)
+            if story.model == offer.model and story.was_there(at_us - story.offset_us):
+                latest[story.driver_id] = story.hold_at(at_us - story.offset_us, tokens=tokens)
         holds = set(latest.values())
         return _HELD.get(holds.pop(), "") if len(holds) == 1 else ""
 
@@ -167,7 +168,7 @@ class Explainer:
 
 _HELD: dict[Hold | None, str] = {
     Hold.SLOTS: ", as every slot was taken",
-    Hold.MEMORY: ", as there was no KV memory for more",
+    Hold.MEMORY: ", as there was no KV memory for it",
     Hold.ORDER: ", as the batch had begun and nobody joins it",
 }
 

@@ -27,7 +27,7 @@ from tests.system.cluster import ROOT, Cluster, script, start_cluster
 
 pytestmark = pytest.mark.system
 
-NUM_REQUESTS = 320
+NUM_REQUESTS = 240
 FEW_SLOTS = script(
     slots=3, blocks=40, block_size=4, context_length=256, delays={"base_us": 3_000, "prefill_token_us": 20}
 )
@@ -81,7 +81,7 @@ async def ask(session: aiohttp.ClientSession, cluster: Cluster, number: int, cha
 async def recorded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Recorded]:
     """Bursts of more than two workers can take, by two gateways, with a quiet moment between them."""
     folder = tmp_path_factory.mktemp("recorded")
-    chance = random.Random(8)  # noqa: S311 - which requests, not a secret
+    chance = random.Random(8)
     run = Recorded(folder / "logs")
     async with start_cluster(folder, *FLAGS, "--record", str(run.folder), gateways=2) as cluster:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
@@ -95,9 +95,7 @@ async def recorded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Re
             for burst in range(0, NUM_REQUESTS, 80):
                 await asyncio.gather(*(later(number) for number in range(burst, burst + 80)))
         await cluster.interrupt()
-        run.logged_ids = {
-            line["request_id"] for line in _json_lines(cluster.err) if line.get("event") == "request"
-        }
+        run.logged_ids = {line["request_id"] for line in _json_lines(cluster.err) if line.get("event") == "request"}
     yield run
 
 
@@ -133,7 +131,7 @@ def _lives(stories: tuple[Story, ...]) -> Iterator:  # type: ignore[type-arg]
 @pytest.mark.parametrize("seed", ["1", "77"])
 def test_every_plan_comes_out_as_it_was(recorded: Recorded, seed: str) -> None:
     """In another process, with other hashes of strings: nothing but the events decides."""
-    done = subprocess.run(  # noqa: S603 - our own command
+    done = subprocess.run(
         [sys.executable, "-m", "gateway", "replay", str(recorded.folder)],
         env={**os.environ, "PYTHONHASHSEED": seed},
         cwd=ROOT,
@@ -185,8 +183,6 @@ def test_every_kind_of_request_is_explained(recorded: Recorded) -> None:
         explained = explainer.request(recorded.ids[outcome])
         told = "\n".join([sentence.text for each in explained for sentence in each.sentences])
         assert words in told, told
-    everything = [
-        sentence.text for name in explainer.sequence_ids() for sentence in explainer.sequence(name).sentences
-    ]
+    everything = [sentence.text for name in explainer.sequence_ids() for sentence in explainer.sequence(name).sentences]
     assert any("preempted it, as every slot was taken" in text for text in everything)
     assert any(text.startswith("resumed in slot") for text in everything)
