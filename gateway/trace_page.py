@@ -49,13 +49,17 @@ class Numbered:
 
 def page(picture: Picture, sequences: Numbered, *, facts: str) -> bytes:
     """The file."""
-    parts = {name: (files("gateway") / "pages" / f"trace.{name}").read_text() for name in ("html", "css", "js")}
-    document = parts["html"]
+    document = _part("trace.html")
     # In a script element only "</" could end it early; in JSON it can only stand in a string.
     data = orjson.dumps(_data(picture, sequences, facts)).decode().replace("</", "<\\/")
-    for mark, text in {"/*CSS*/": parts["css"], "/*JS*/": parts["js"], "/*DATA*/": data}.items():
+    script = _part("trace.js") + "\n" + _part("trace_pointer.js")
+    for mark, text in {"/*CSS*/": _part("trace.css"), "/*JS*/": script, "/*DATA*/": data}.items():
         document = document.replace(mark, text, 1)
     return document.encode()
+
+
+def _part(name: str) -> str:
+    return (files("gateway") / "pages" / name).read_text()
 
 
 def _data(picture: Picture, sequences: Numbered, facts: str) -> Mapping[str, Any]:
