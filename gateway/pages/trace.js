@@ -162,7 +162,7 @@ function drawLanes(panel, lanes, laneHeight, labels) {
     const y = 2 + lane * laneHeight;
     if (labels) {
       const every = Math.max(1, Math.ceil(13 / laneHeight));
-      if (lane % every === 0 && panel.numbersLanes) label(panel, String(lane), y + Math.min(laneHeight, 13) - 2);
+      if (lane % every === 0 && panel.numbersLanes) label(panel, String(lane), Math.max(10, y + Math.min(laneHeight, 13) - 2));
       return;
     }
     let drawnTo = -1;
