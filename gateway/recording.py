@@ -39,7 +39,7 @@ WRITE_EVERY_S = 0.2
 CLOSE_S = 5.0
 """How long a gateway that ends waits for the last records to be written: a disk may hang."""
 
-RECORDS_A_BREATH = 8
+RECORDS_A_BREATH = 32
 """After so many records the thread lets others run: turning one into bytes takes some ten microseconds."""
 
 OPENINGS = 8
