@@ -232,6 +232,8 @@ class QueueObserver(Protocol):
     """Is told of every act of this process on a queue, once it took place.
 
     ``act`` is its number among all acts on that queue, by whomever: so what several gateways saw can be put in order.
+    Numbers rise, also when the store has lost its data between two acts; an offer that changed nothing has the number
+    of the last act that did.
     """
 
     def offered(self, act: int, entries: Sequence[Entry], result: OfferResult) -> None: ...
@@ -242,7 +244,7 @@ class QueueObserver(Protocol):
 
     def settled(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None: ...
 
-    def withdrew(self, act: int, entry_id: str) -> None: ...
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None: ...
 
 
 class NoObserver:
@@ -260,5 +262,5 @@ class NoObserver:
     def settled(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
         pass
 
-    def withdrew(self, act: int, entry_id: str) -> None:
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None:
         pass

@@ -154,6 +154,14 @@ class Scheduler:
         """Every slot that is held, and by which sequence: those that drain included."""
         return tuple([(slot, sequence.spec) for slot, sequence in self._roster.slots.holders()])
 
+    def known(self) -> tuple[SequenceSpec, ...]:
+        """Every sequence that has not ended, in the order in which they came."""
+        return tuple([sequence.spec for sequence in self._roster.all()])
+
+    def is_paused(self, sequence_id: str) -> bool:
+        sequence = self._roster.get(sequence_id)
+        return sequence is not None and sequence.state is State.PAUSED
+
     @property
     def is_ahead(self) -> bool:
         """Whether as many plans are in flight as may be: until a report comes, a step makes none."""

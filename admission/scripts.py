@@ -126,7 +126,7 @@ class QueueScripts:
 
     async def offer(self, entries: Sequence[Entry], bounds: QueueBounds | None, rule: ClassRule) -> OfferResult:
         """Within ``bounds``; None: past them."""
-        act, reply = await self._run(
+        act, reply = await self._act(
             "offer",
             *_limits(bounds),
             _or_empty(rule.max_requests),
@@ -148,13 +148,13 @@ class QueueScripts:
                 for entry_id, origin in zip(shed[::2], shed[1::2], strict=True)
             ),
         )
-        self._observer.offered(int(act), entries, result)
+        self._observer.offered(act, entries, result)
         return result
 
     async def claim(self, driver_id: str, asked: Asked, received: Sequence[str]) -> tuple[Claim, ...]:
         weakest = asked.weakest
         short = [(name, slots) for name, slots in asked.short if slots > 0]
-        act, rows = await self._run(
+        act, rows = await self._act(
             "claim",
             driver_id,
             asked.slots,
@@ -167,20 +167,21 @@ class QueueScripts:
         return self._given(act, driver_id, rows)
 
     async def collect(self, driver_id: str, received: Sequence[str]) -> tuple[Claim, ...]:
-        act, rows = await self._run("collect", driver_id, *received)
+        act, rows = await self._act("collect", driver_id, *received)
         return self._given(act, driver_id, rows)
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
-        act, (outcome, driver_id) = await self._run("withdraw", entry_id)
-        self._observer.withdrew(act, entry_id)
-        return Withdrawal(outcome=Withdrawn(outcome.decode()), driver_id=driver_id.decode() or None)
+        act, (outcome, driver_id) = await self._act("withdraw", entry_id)
+        withdrawal = Withdrawal(outcome=Withdrawn(outcome.decode()), driver_id=driver_id.decode() or None)
+        self._observer.withdrew(act, entry_id, withdrawal)
+        return withdrawal
 
     async def settle(self, driver_id: str, entry_ids: Sequence[str]) -> None:
-        act, _ = await self._run("settle", driver_id, *entry_ids)
+        act, _ = await self._act("settle", driver_id, *entry_ids)
         self._observer.settled(act, driver_id, entry_ids)
 
     async def give_back(self, driver_id: str, entry_ids: Sequence[str]) -> None:
-        act, _ = await self._run("give_back", driver_id, *entry_ids)
+        act, _ = await self._act("give_back", driver_id, *entry_ids)
         self._observer.returned(act, driver_id, entry_ids)
 
     async def forget_driver(self, driver_id: str, received: Sequence[str]) -> None:
@@ -193,6 +194,11 @@ class QueueScripts:
     async def reconcile(self) -> bool:
         """Whether the queue was whole; else it has begun anew."""
         return bool(await self._run("reconcile") == b"whole")
+
+    async def _act(self, name: str, *arguments: Argument) -> tuple[int, Any]:
+        """The number of the act, and its result."""
+        number, result = await self._run(name, *arguments)
+        return int(number), result
 
     def _given(self, act: int, driver_id: str, rows: Sequence[list[bytes]]) -> tuple[Claim, ...]:
         claims = tuple(_claim(row) for row in rows)

@@ -195,7 +195,7 @@ class TraceRun:
         withdrawal = self._queue.withdraw(request_id, now_us)
         if self._log is not None:
             reason = record.arrival.known.leaves if record.arrival.known else Leave.CANCELLED
-            self._log.left(now_us, spec, reason, first_token_us=record.first_output_us)
+            self._log.left(now_us, spec, reason, withdrawal.outcome, first_token_us=record.first_output_us)
         for driver in self._drivers:
             if driver.name == withdrawal.driver_id:
                 driver.cancel(request_id, now_us)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gateway.api_keys import ApiKeys
+from gateway.body_room import BodyRoom
 from gateway.class_table import ClassTable
 from gateway.dispatch import Dispatcher
 from gateway.door_log import DoorLog
@@ -26,6 +27,7 @@ class Api:
     metrics: Metrics
     settings: HttpSettings
     tokenizers: TokenizerPool
+    bodies: BodyRoom
     classes: ClassTable
     keys: ApiKeys
     started_at: int

@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.api import API, Api
 from gateway.api_keys import ApiKeys
+from gateway.body_room import BodyRoom
 from gateway.class_table import ClassTable
 from gateway.connection import Connection, Crowd, GatewayRunner
 from gateway.dispatch import Dispatcher
@@ -58,6 +59,7 @@ def build_app(
         metrics=metrics,
         settings=settings,
         tokenizers=tokenizers,
+        bodies=BodyRoom(settings.max_bodies_bytes),
         classes=classes,
         keys=keys,
         started_at=int(time.time()),

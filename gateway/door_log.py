@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 from admission.classes import PriorityClass
-from admission.queue import Claim, Entry, OfferResult, QueueBounds
+from admission.queue import Claim, Entry, OfferResult, QueueBounds, Withdrawal
 from admission.record.entries import Answered, DoorOpened, Given, LogEntry, OfferMade, Returned, Settled, Withdrew
 from admission.standing import WaitingOrderName
 from gateway.clock import Clock
-from gateway.recording import Opening, Recorder
+from gateway.recording import Recorder
 from workers.wire import Job, decode
 
 
@@ -29,11 +29,11 @@ class DoorLog:
     ) -> None:
         self._clock = clock
 
-        def opens(opening: Opening) -> DoorOpened:
+        def opens() -> DoorOpened:
             return DoorOpened(
                 gateway_id=gateway_id,
-                segment=opening.segment,
-                is_whole=opening.is_whole,
+                segment=0,
+                is_whole=True,
                 opened_us=clock(),
                 opened_unix_us=time.time_ns() // 1000,
                 classes=tuple(classes),
@@ -65,7 +65,7 @@ class QueueWatcher:
 
     def offered(self, act: int, entries: Sequence[Entry], result: OfferResult) -> None:
         now_us = self._clock()
-        for choice, (entry, outcome) in enumerate(zip(entries, result.outcomes, strict=True)):
+        for place, (entry, outcome) in enumerate(zip(entries, result.outcomes, strict=True)):
             job = _job_of(entry)
             self._door.add(
                 OfferMade(
@@ -74,7 +74,7 @@ class QueueWatcher:
                     model=self._model,
                     request_id=job.request_id,
                     sequence_id=entry.entry_id,
-                    choice=choice,
+                    choice=job.sampling.choice,
                     class_name=entry.class_name,
                     rank=entry.rank,
                     tenant=entry.tenant,
@@ -88,7 +88,7 @@ class QueueWatcher:
                     ahead=result.position,
                     waiting_requests=result.waiting_requests,
                     waiting_tokens=result.waiting_tokens,
-                    shed=tuple([shed.entry_id for shed in result.shed]) if choice == 0 else (),
+                    shed=tuple([shed.entry_id for shed in result.shed]) if place == 0 else (),
                 )
             )
 
@@ -127,8 +127,10 @@ class QueueWatcher:
             )
         )
 
-    def withdrew(self, act: int, entry_id: str) -> None:
-        self._door.add(Withdrew(now_us=self._clock(), act=act, model=self._model, sequence_id=entry_id))
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None:
+        self._door.add(
+            Withdrew(now_us=self._clock(), act=act, model=self._model, sequence_id=entry_id, outcome=withdrawal.outcome)
+        )
 
 
 def _job_of(entry: Entry) -> Job:

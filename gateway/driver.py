@@ -197,13 +197,16 @@ class Driver:
             self._speed.note(claim.entry.tokens)
         record = self._book.admit(claim)
         sequence = spec_of(claim, record)
+        # One that was cancelled while this claim of it was on its way ends with that event; it must not begin anew.
+        cancelled = Cancelled(sequence_id=sequence.sequence_id)
+        is_cancelled = record.closed or cancelled in self._events or sequence.sequence_id in self._early_cancels
         if claim.victim_id is None:
             self._events.append(Claimed(sequence=sequence))
         else:
             self._events.append(Exchanged(sequence=sequence, victim_id=claim.victim_id))
-        if record.closed or sequence.sequence_id in self._early_cancels:
+        if is_cancelled:
             self._early_cancels.pop(sequence.sequence_id, None)
-            self._events.append(Cancelled(sequence_id=sequence.sequence_id))
+            self._events.append(cancelled)
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from admission.record.entries import Executed, Opened, Stepped
 from admission.record.snapshot import freeze
 from admission.scheduler import Scheduler
 from gateway.clock import Clock
-from gateway.recording import Opening, Recorder
+from gateway.recording import Recorder
 from workers.wire import Hello, ReportMessage
 
 
@@ -30,13 +30,13 @@ class DriverLog:
         self._clock = clock
         gateway_id = driver_id.partition("/")[0]
 
-        def opens(opening: Opening) -> Opened:
+        def opens() -> Opened:
             return Opened(
                 gateway_id=gateway_id,
                 driver_id=driver_id,
                 model=hello.card.name,
-                segment=opening.segment,
-                is_whole=opening.is_whole,
+                segment=0,
+                is_whole=True,
                 opened_us=clock(),
                 opened_unix_us=time.time_ns() // 1000,
                 preset=scheduler.preset.name,

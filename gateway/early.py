@@ -27,8 +27,9 @@ _ALIVE = b": alive\n\n"
 
 def wants_early(values: Iterable[str], *, stream: bool) -> bool:
     """Whether the header's ``values`` ask for early headers. Raises ``Refused`` when they cannot be had."""
-    text = ", ".join(values).lower()
-    if text not in {"", "false", "true"}:
+    values = tuple(values)
+    text = ", ".join(values)
+    if values and text not in {"false", "true"}:
         raise _refused("should be 'true' or 'false'")
     if text == "true" and not stream:
         raise _refused("is only allowed when 'stream' is true")

@@ -10,6 +10,7 @@ class HttpSettings:
     """Bytes and seconds.
 
     ``max_body_bytes``: a context of a million characters fits in the default, with room for escapes.
+    ``max_bodies_bytes``: of all bodies that are read or wait to be tokenised; beyond it 503.
     ``body_read_s``, ``header_read_s``: how long a client may take to send a body, or a request's head.
     ``keep_alive_s``: an idle connection lives so long; longer than the balancer's own, which then closes first.
     ``max_connections``: open at once, streams and idle ones; beyond it 503. Each holds 10 KiB, or what it buffers.
@@ -22,6 +23,7 @@ class HttpSettings:
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
+    max_bodies_bytes: int = 256 * 1024 * 1024
     body_read_s: float = 15.0
     header_read_s: float = 15.0
     keep_alive_s: float = 75.0

@@ -14,6 +14,7 @@ from aiohttp import web
 from admission.classes import PriorityClass
 from gateway.api import Api
 from gateway.api_keys import Caller
+from gateway.body_room import BodyShare
 from gateway.chunks import ReplyHead
 from gateway.class_table import CLASS_CHOICE_HEADER
 from gateway.deadlines import DEADLINE_HEADER, Deadline, header_deadline_ms
@@ -45,16 +46,17 @@ class Arrival:
 async def start(arrival: Arrival, endpoint: Endpoint[Body]) -> Reply[Body]:
     """Check the request, tokenise it, and put it into the queue, within its deadline. Raises ``Refused``."""
     async with arrival.deadline.held():
-        reply = await _start(arrival, endpoint)
+        with arrival.api.bodies.share() as share:
+            reply = await _start(arrival, endpoint, share)
     arrival.record.is_queued = True
     return reply
 
 
-async def _start(arrival: Arrival, endpoint: Endpoint[Body]) -> Reply[Body]:
+async def _start(arrival: Arrival, endpoint: Endpoint[Body], share: BodyShare) -> Reply[Body]:
     api, request, record, deadline = arrival.api, arrival.request, arrival.record, arrival.deadline
     settings = api.settings
     deadline.within_ms(header_deadline_ms(request.headers.getall(DEADLINE_HEADER, ())))
-    fields = await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
+    fields = await read_object(request, share, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
     body = endpoint.parse(fields)
     body.check()
     is_early = wants_early(request.headers.getall(EARLY_HEADER, ()), stream=bool(body.stream))

@@ -13,13 +13,14 @@ from typing import Any
 import orjson
 from aiohttp import hdrs, web
 
+from gateway.body_room import BodyShare
 from gateway.errors import Reason, Refused
 
 
-async def read_object(request: web.Request, *, max_bytes: int, timeout_s: float) -> dict[str, Any]:
-    """The request's JSON object. Raises ``Refused`` with 400, 408, 413 or 415."""
+async def read_object(request: web.Request, share: BodyShare, *, max_bytes: int, timeout_s: float) -> dict[str, Any]:
+    """The request's JSON object. Raises ``Refused`` with 400, 408, 413, 415, or 503 when there is no room for it."""
     _check_type(request)
-    body = await _read(request, max_bytes=max_bytes, timeout_s=timeout_s)
+    body = await _read(request, share, max_bytes=max_bytes, timeout_s=timeout_s)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -49,7 +50,7 @@ def _codings(request: web.Request, header: str) -> set[str]:
     return {coding.strip().lower() for line in request.headers.getall(header, ()) for coding in line.split(",")}
 
 
-async def _read(request: web.Request, *, max_bytes: int, timeout_s: float) -> bytes:
+async def _read(request: web.Request, share: BodyShare, *, max_bytes: int, timeout_s: float) -> bytes:
     too_large = Refused(Reason.BODY_TOO_LARGE, f"The body is larger than {max_bytes} bytes.")
     if request.content_length is not None and request.content_length > max_bytes:
         raise too_large
@@ -60,6 +61,7 @@ async def _read(request: web.Request, *, max_bytes: int, timeout_s: float) -> by
                 body += chunk
                 if len(body) > max_bytes:
                     raise too_large
+                share.take(len(chunk))
     except TimeoutError:
         raise Refused(Reason.REQUEST_TIMEOUT, f"The body did not arrive within {timeout_s:g} s.") from None
     except web.RequestPayloadError:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from admission.record.entries import DoorOpened, LogEntry, Opened
-from admission.record.framing import LogCut, LogDamaged, read_frames
+from admission.record.entries import Closed, DoorOpened, LogEntry, Opened
+from admission.record.framing import LogCut, LogDamaged, check_frames, read_frames
 from gateway.recording import SUFFIX
 
 
@@ -17,11 +18,29 @@ class BadLog(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One file that was read. ``is_cut``: it ends without its end, as a gateway that was killed leaves it."""
+    """One file, whose bytes were found whole.
+
+    ``is_cut``: it ends without its end, as a gateway that was killed leaves it. ``is_last``: it says that none follows.
+    Its records take many times the memory of the file, so they are read when they are asked for, each time anew.
+    """
 
     path: Path
-    entries: tuple[LogEntry, ...]
+    opened: Opened | DoorOpened
     is_cut: bool
+    is_last: bool
+
+    @property
+    def entries(self) -> tuple[LogEntry, ...]:
+        """Raises ``BadLog`` where a record has no meaning in this version."""
+        entries: list[LogEntry] = []
+        try:
+            for entry in read_frames(_bytes_of(self.path)):
+                entries.append(entry)  # noqa: PERF402 - those before a cut are kept
+        except LogCut:
+            pass  # the file ends there; if it is being written, it may have grown since it was checked
+        except LogDamaged as error:
+            raise BadLog(f"{self.path}: damaged: {error}") from None
+        return tuple(entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,34 +52,72 @@ class Logs:
 
 
 def read_logs(paths: Iterable[Path]) -> Logs:
-    """Read files, and the logs in folders. Raises ``BadLog``."""
+    """Check files, and the logs in folders. Raises ``BadLog``.
+
+    A file that ends before its first record is left out: its gateway was killed in the moment in which it began it.
+    """
     drivers: dict[Path, list[Segment]] = {}
     doors: dict[Path, list[Segment]] = {}
     for path in _files(paths):
         segment = read_segment(path)
-        group = drivers if isinstance(segment.entries[0], Opened) else doors
-        group.setdefault(_log_of(path), []).append(segment)
+        if segment is not None:
+            group = drivers if isinstance(segment.opened, Opened) else doors
+            group.setdefault(_log_of(path), []).append(segment)
+    if not drivers and not doors:
+        raise BadLog("there is not one whole record in these files")
     return Logs(drivers=_in_order(drivers), doors=_in_order(doors))
 
 
-def read_segment(path: Path) -> Segment:
-    """One file. Raises ``BadLog``: also when it is damaged anywhere, as then none of it can be trusted."""
+def read_segment(path: Path) -> Segment | None:
+    """Check one file; None: it ends before its first record.
+
+    Raises ``BadLog``: also when it is damaged anywhere, as then none of it can be trusted.
+    """
+    data = _bytes_of(path)
+    closed: Closed | None = None
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadLog(f"{path}: {error.strerror}") from None
-    entries: list[LogEntry] = []
-    is_cut = False
-    try:
-        for entry in read_frames(data):
-            entries.append(entry)  # noqa: PERF402 - those before a cut are kept
+        closed = check_frames(data)
     except LogCut:
-        is_cut = True
+        pass
     except LogDamaged as error:
         raise BadLog(f"{path}: damaged: {error}") from None
-    if not entries or not isinstance(entries[0], Opened | DoorOpened):
+    try:
+        opened = next(read_frames(data))
+    except LogCut:
+        return None
+    except LogDamaged as error:
+        raise BadLog(f"{path}: {error}") from None
+    if not isinstance(opened, Opened | DoorOpened):
         raise BadLog(f"{path}: it has no beginning")
-    return Segment(path=path, entries=tuple(entries), is_cut=is_cut)
+    return Segment(path=path, opened=opened, is_cut=closed is None, is_last=closed is not None and closed.is_last)
+
+
+def remarks(segments: Sequence[Segment]) -> list[str]:
+    """What is missing from a log: one sentence for each place."""
+    found: list[str] = []
+    first = segments[0].opened
+    if first.segment > 0:
+        found.append(f"{segments[0].path.name} is the first that is here: what came before it was deleted, or left out")
+    for before, segment in pairwise(segments):
+        if segment.opened.segment > before.opened.segment + 1:
+            found.append(f"there are segments missing between {before.path.name} and {segment.path.name}")
+        elif not segment.opened.is_whole:
+            found.append(f"some steps before {segment.path.name} were not recorded, as the disk did not keep up")
+    found += [
+        f"{segment.path.name} ends without its end: its writer was killed, failed, or is still writing"
+        for segment in segments
+        if segment.is_cut
+    ]
+    if not segments[-1].is_cut and not segments[-1].is_last:
+        found.append(f"{segments[-1].path.name} is not the last: what came after it is not here")
+    return found
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadLog(f"{path}: {error.strerror}") from None
 
 
 def _files(paths: Iterable[Path]) -> Sequence[Path]:
@@ -79,10 +136,4 @@ def _log_of(path: Path) -> Path:
 
 
 def _in_order(logs: dict[Path, list[Segment]]) -> tuple[tuple[Segment, ...], ...]:
-    return tuple([tuple(sorted(logs[name], key=_number)) for name in sorted(logs)])
-
-
-def _number(segment: Segment) -> int:
-    opened = segment.entries[0]
-    assert isinstance(opened, Opened | DoorOpened)  # noqa: S101 - `read_segment` has seen to it
-    return opened.segment
+    return tuple([tuple(sorted(logs[name], key=lambda segment: segment.opened.segment)) for name in sorted(logs)])

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from admission.record.clocks import Clocks
 from admission.record.entries import LogEntry, TimeUnit
-from admission.record.explain import Explainer, Sentence
+from admission.record.explain import Explainer
+from admission.record.sentences import Sentence
 from admission.record.snapshot import SnapshotError
-from admission.record.story import NoStory, Story, tell
+from admission.record.story import Story
+from admission.record.tell import NoStory, tell
 from gateway.log_files import BadLog, Segment, read_logs
 
 

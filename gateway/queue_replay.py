@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from admission.queue import ClassRule
-from admission.record.entries import DoorOpened, LogEntry, TimeUnit
-from admission.record.queue_check import QueueChecked, check_queue
-from admission.record.waiting import merge
+from admission.record.entries import DoorOpened, TimeUnit
+from admission.record.queue_check import QueueChecked, check_queue, in_order
 from gateway.log_files import Segment
 from gateway.log_stories import entries_of
 from gateway.what_if_setup import models_of
@@ -19,7 +18,7 @@ MOST_TOLD = 5
 def check_queues(doors: Sequence[Sequence[Segment]]) -> tuple[bool, list[str]]:
     """Whether every act on every queue came out the same, and what to say of it."""
     logs = [entries_of(door) for door in doors]
-    openings = [door[0].entries[0] for door in doors]
+    openings = [door[0].opened for door in doors]
     missing = _missing(doors)
     if missing:
         return True, [f"queue: not checked: {missing}"]
@@ -27,7 +26,7 @@ def check_queues(doors: Sequence[Sequence[Segment]]) -> tuple[bool, list[str]]:
     rules = {cls.name: ClassRule.of(cls) for cls in opened.classes}
     is_same, lines = True, list[str]()
     for model in models_of(logs):
-        checked = check_queue(merge([_of_model(entries, model) for entries in logs]), opened.bounds, rules)
+        checked = check_queue(in_order(logs, model), opened.bounds, rules)
         is_same = is_same and (not checked.differences or _is_excused(checked))
         lines += _told(model, checked)
     return is_same, lines
@@ -39,16 +38,12 @@ def _missing(doors: Sequence[Sequence[Segment]]) -> str:
         return "there is no door's log in these files"
     for door in doors:
         for expected, segment in enumerate(door):
-            opened = segment.entries[0]
+            opened = segment.opened
             if isinstance(opened, DoorOpened) and opened.unit is TimeUnit.ITERATIONS:
                 return "a scenario has a queue of its own"
             if not isinstance(opened, DoorOpened) or opened.segment != expected or not opened.is_whole:
                 return f"{segment.path.name} does not follow what is there, and what it held then is not known"
     return ""
-
-
-def _of_model(entries: Sequence[LogEntry], model: str) -> list[LogEntry]:
-    return [entry for entry in entries if getattr(entry, "model", None) == model]
 
 
 def _is_excused(checked: QueueChecked) -> bool:

@@ -51,6 +51,7 @@ class RequestRecord:
         self._metrics = metrics.requests
         self._door = door
         self._request_id = request_id
+        self._client_request_id = client_request_id
         self._first_token_s: float | None = None
         self._started_s = time.monotonic()
         self._last_token_s: float | None = None
@@ -116,11 +117,12 @@ class RequestRecord:
         return Answered(
             now_us=_us(time.monotonic()),
             request_id=self._request_id,
+            client_request_id=self._client_request_id,
             model=self.model or "",
             class_name=self.class_name or NO_CLASS,
             received_us=_us(self._started_s),
             first_token_us=None if self._first_token_s is None else _us(self._first_token_s),
-            prompt_tokens=self.prompt_tokens or 0,
+            prompt_tokens=self.prompt_tokens,
             output_tokens=self.completion_tokens,
             outcome=outcome.value,
             status=status,

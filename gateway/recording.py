@@ -2,21 +2,27 @@
 
 Whoever records appends a record to a list and goes on; a thread of its own turns records into bytes and writes them, a
 few times a second. Each log is a row of segments, files that can each be read alone: ``NAME.000000.log``,
-``NAME.000001.log`` and so on. When a segment is full, the next record of its log is preceded by a new opening, which
-whoever records makes at that moment (a driver's holds the state of its scheduler).
+``NAME.000001.log`` and so on. A segment begins with an opening, which whoever records makes when the thread asks for
+one (a driver's holds the state of its scheduler): at the beginning, when a segment is full, and after a failure.
 
-Nothing here may harm the service. When the disk does not keep up, records are dropped, and the next segment says that
-some are missing before it; when it fails, the log says so once, and recording tries again later. The oldest segments of
-this gateway, earlier runs included, are deleted when all of them together are larger than they may be.
+Nothing here may harm the service. When the disk does not keep up, records are dropped; when it fails, the log says so
+once, what waits is dropped, and it is tried again later. Either way the next segment says that some are missing before
+it. The oldest segments of this gateway, earlier runs included, are deleted when all of them together are larger than
+they may be.
+
+The two threads share a list of records and one flag, ``wants_segment``: the writing thread sets it, the other one
+clears it. All else belongs to one of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +36,18 @@ SUFFIX = ".log"
 WRITE_EVERY_S = 0.2
 """How long a record may wait in memory. A gateway that is killed loses so much."""
 
+CLOSE_S = 5.0
+"""How long a gateway that ends waits for the last records to be written: a disk may hang."""
+
+RECORDS_A_BREATH = 32
+"""After so many records the thread lets others run: turning one into bytes takes some ten microseconds."""
+
+OPENINGS = 8
+"""A segment has at least so many times the bytes of its opening, so that most of a log is what happened."""
+
+SEGMENTS = 16
+"""Of so many segments are all that are kept, so that deleting the oldest loses little."""
+
 MOST_PENDING = 20_000
 """Records of one log that may wait to be written: seconds of a fast worker, some ten megabytes."""
 
@@ -41,64 +59,59 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBounds:
-    """Bytes of one segment, and of all segments of a gateway together."""
+    """Bytes of all segments of a gateway together, and of one: about, as it is full once it has passed them."""
 
-    segment_bytes: int = 64 * 1024 * 1024
     total_bytes: int = 1024 * 1024 * 1024
+    segment_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def of(cls, total_bytes: int) -> RecordBounds:
+        return cls(total_bytes=total_bytes, segment_bytes=total_bytes // SEGMENTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What whoever opens a segment is told: its number, and whether it follows the one before without a gap."""
-
-    segment: int
-    is_whole: bool
+Opening = Opened | DoorOpened
 
 
 class Log:
-    """One log, as those see it who record. ``opens`` makes the first record of a segment.
+    """One log, as those see it who record. ``opens`` makes an opening; its number and gap are filled in here.
 
     Used by one thread, the event loop's; the writing thread only takes from ``pending`` and asks for a new segment.
     """
 
-    def __init__(self, name: str, opens: Callable[[Opening], LogEntry]) -> None:
+    def __init__(self, name: str, opens: Callable[[], Opening]) -> None:
         self.name = name
         self.pending: deque[LogEntry] = deque()
         self.wants_segment = True
         self.is_closed = False
-        self._opens = opens
-        self._next_segment = 0
-        self._has_gap = False
+        self._opens: Callable[[], Opening] | None = opens  # None: it failed, and would fail again
+        self._has_gap = True  # until its first opening, nothing can be recorded
 
     def before(self) -> None:
         """Call before anything is decided that will be recorded: if a segment is due, it opens with the state now."""
-        if self.wants_segment and len(self.pending) < MOST_PENDING // 2:
-            self.wants_segment = False
-            opening = Opening(segment=self._next_segment, is_whole=not self._has_gap)
-            try:
-                opened = self._opens(opening)
-            except Exception:  # noqa: BLE001 - whatever it is, who decides must not fail because of it
-                _log.exception("this log could not be opened, and records nothing", log=self.name)
-                self._has_gap = True
-                return
-            self._next_segment += 1
-            self._has_gap = False
-            self.pending.append(opened)
+        if not self.wants_segment or self._opens is None or len(self.pending) > MOST_PENDING // 2:
+            return
+        try:
+            opening = self._opens()
+        except Exception:  # noqa: BLE001 - whatever it is, who decides must not fail because of it
+            _log.exception("this log could not be opened, and records nothing", log=self.name)
+            self._opens = None
+            self._has_gap = True
+            return
+        self.pending.append(replace(opening, is_whole=not self._has_gap))
+        self._has_gap = self.wants_segment = False  # only now: this opening is what was asked for meanwhile, too
 
     def add(self, entry: LogEntry) -> None:
         """Record it, unless too much waits to be written already."""
-        if len(self.pending) >= MOST_PENDING:
-            self._has_gap = self.wants_segment = True
-        elif not self._has_gap:
+        if self._has_gap:
+            return
+        if len(self.pending) < MOST_PENDING:
             self.pending.append(entry)
+        else:
+            self._has_gap = self.wants_segment = True
 
     def close(self) -> None:
         """Nothing more will come."""
         self.is_closed = True
-
-    def lost(self) -> None:
-        """The writing thread could not write what was added: the next segment begins after a gap."""
-        self._has_gap = self.wants_segment = True
 
 
 class Recorder:
@@ -124,7 +137,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
-    def log(self, name: str, opens: Callable[[Opening], LogEntry]) -> Log:
+    def log(self, name: str, opens: Callable[[], Opening]) -> Log:
         """A new log. ``name`` is unique among those of this run."""
         log = Log(f"{self._prefix}.{self._started}.{_file_name(name)}", opens)
         with self._lock:
@@ -132,10 +145,12 @@ class Recorder:
         return log
 
     def close(self) -> None:
-        """Write what waits, end every log, and wait for it."""
+        """Write what waits, end every log, and wait for it, but not for a disk that hangs."""
         self._is_closing = True
         self._stirred.set()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            _log.warning("the last records could not be written in time", folder=str(self._folder))
 
     def _run(self) -> None:
         is_last = False
@@ -181,7 +196,10 @@ class _Shelf:
 
 
 class _LogWriter:
-    """The file side of one log. Used by the writing thread alone."""
+    """The file side of one log. Used by the writing thread alone.
+
+    Without a file it drops what comes until an opening does.
+    """
 
     def __init__(self, log: Log, folder: Path, shelf: _Shelf, bounds: RecordBounds, clock: Clock) -> None:
         self._log = log
@@ -192,81 +210,117 @@ class _LogWriter:
         self._file: BinaryIO | None = None
         self._path = Path()
         self._frames = FrameWriter()
-        self._num_records = self._num_bytes = 0
+        self._next_segment = 0
+        self._is_whole = True  # nothing was dropped here since the last record that was written
+        self._num_records = self._num_bytes = self._most_bytes = 0
         self._retry_us = 0
         self._is_failing = False
 
     def write(self, *, is_last: bool) -> bool:
         """Write what waits; whether the log has ended with that."""
-        is_last = is_last or self._log.is_closed
-        if self._retry_us > self._clock() and not is_last:
-            self._log.pending.clear()
-            return False
+        is_last = is_last or self._log.is_closed  # read before the records: after it none comes
         try:
             self._write_pending()
             if is_last:
                 self._end_segment(is_last=True)
-            self._is_failing = False
-        except OSError as error:
+            self._is_failing = self._is_failing and self._file is None
+        except Exception as error:  # noqa: BLE001 - the disk's fault or ours: the other logs go on, and the service
             self._fail(error)
         return is_last
 
     def _write_pending(self) -> None:
-        pending = self._log.pending
-        parts: list[bytes] = []
-        while pending:
+        pending, parts = self._log.pending, _Parts()
+        for _ in range(len(pending)):
             entry = pending.popleft()
             if isinstance(entry, Opened | DoorOpened):
                 self._flush(parts)
-                self._end_segment(is_last=False)
-                self._begin_segment(entry.segment)
-                parts.append(self._frames.start())
-            if self._file is not None:  # else these belong to a segment that could not be written
-                parts.append(self._frames.frame(entry))
-                self._num_records += 1
+                self._open(entry, parts)
+            elif self._file is not None:
+                self._append(entry, parts)
         self._flush(parts)
-        if self._num_bytes >= self._bounds.segment_bytes:
-            self._num_bytes = 0
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask for an opening where one is needed."""
+        if self._file is None:
+            if self._clock() >= self._retry_us:
+                self._log.wants_segment = True
+        elif self._num_bytes >= self._most_bytes:
+            self._num_bytes = 0  # ask once
             self._log.wants_segment = True
 
-    def _begin_segment(self, segment: int) -> None:
-        self._path = self._folder / f"{self._log.name}.{segment:06d}{SUFFIX}"
+    def _open(self, opening: Opening, parts: _Parts) -> None:
+        self._end_segment(is_last=False)
+        if self._clock() < self._retry_us:
+            self._is_whole = False
+            return
+        number, self._next_segment = self._next_segment, self._next_segment + 1
+        is_whole = opening.is_whole and self._is_whole
+        self._path = self._folder / f"{self._log.name}.{number:06d}{SUFFIX}"
         self._file = self._path.open("xb")
         self._shelf.begin(self._path)
-        self._frames = FrameWriter()
-        self._num_records = self._num_bytes = 0
+        self._frames, self._num_records, self._num_bytes = FrameWriter(), 0, 0
+        parts.add(self._frames.start())
+        self._append(replace(opening, segment=number, is_whole=is_whole or number == 0), parts)
+        self._most_bytes = max(self._bounds.segment_bytes, OPENINGS * parts.num_bytes)
+        self._is_whole = True
+
+    def _append(self, entry: LogEntry, parts: _Parts) -> None:
+        parts.add(self._frames.frame(entry))
+        self._num_records += 1
+        if self._num_records % RECORDS_A_BREATH == 0:
+            time.sleep(0)  # lets go of the interpreter: the event loop may be waiting for it
 
     def _end_segment(self, *, is_last: bool) -> None:
-        file, self._file = self._file, None
-        if file is None:
+        if self._file is None:
             return
-        with file:
-            closed = self._frames.frame(Closed(now_us=self._clock(), num_records=self._num_records, is_last=is_last))
-            file.write(closed)
-        self._shelf.grow(self._path, len(closed))
-        self._shelf.end(self._path)
+        closed = Closed(now_us=self._clock(), num_records=self._num_records, is_last=is_last)
+        self._write(self._frames.frame(closed))
+        self._close()
 
-    def _flush(self, parts: list[bytes]) -> None:
-        if self._file is None or not parts:
+    def _flush(self, parts: _Parts) -> None:
+        if parts.num_bytes:
+            self._write(parts.take())
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
             return
-        data = b"".join(parts)
-        parts.clear()
         self._file.write(data)
         self._file.flush()
         self._num_bytes += len(data)
         self._shelf.grow(self._path, len(data))
 
-    def _fail(self, error: OSError) -> None:
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        self._shelf.end(self._path)
+        if file is not None:
+            file.close()
+
+    def _fail(self, error: Exception) -> None:
         if not self._is_failing:
-            _log.warning("recording failed, will be tried again", log=self._log.name, error=str(error))
-        self._is_failing = True
+            _log.warning("recording failed, will be tried again", log=self._log.name, error=repr(error))
+        self._is_failing, self._is_whole = True, False
         self._retry_us = self._clock() + int(RETRY_S * 1_000_000)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._shelf.end(self._path)
-        self._log.pending.clear()
-        self._log.lost()
+        with contextlib.suppress(OSError):
+            self._close()
+
+
+class _Parts:
+    """Bytes that are written together."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.num_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.num_bytes += len(data)
+
+    def take(self) -> bytes:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self.num_bytes = 0
+        return data
 
 
 def _file_name(name: str) -> str:

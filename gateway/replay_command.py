@@ -17,7 +17,7 @@ from admission.presets import PRESETS
 from admission.record.entries import Opened
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
-from gateway.log_files import BadLog, Segment, read_logs
+from gateway.log_files import BadLog, Segment, read_logs, remarks
 from gateway.queue_replay import check_queues
 from gateway.simulate_errors import OptionError
 from gateway.what_if_command import add_options, epilog, wants_what_if, what_if
@@ -46,7 +46,7 @@ def replay_main(argv: Sequence[str]) -> int:
 
 def _verify(segments: Sequence[Segment]) -> bool:
     """Replay the log of one driver and say what came of it; whether all was equal."""
-    opened = segments[0].entries[0]
+    opened = segments[0].opened
     assert isinstance(opened, Opened)  # noqa: S101 - else it would not be a driver's
     replay = DriverReplay()
     for segment in segments:
@@ -60,11 +60,10 @@ def _verify(segments: Sequence[Segment]) -> bool:
     covered = replay.covered()
     _print(
         f"{opened.driver_id}: {covered.plans:,} plans of {covered.steps:,} steps and {covered.events:,} events"
-        f" are the same, byte for byte ({len(segments)} segments)"
+        f" are the same, byte for byte ({len(segments)} segment{'s' if len(segments) > 1 else ''})"
     )
-    for segment in segments:
-        if segment.is_cut:
-            _print(f"  {segment.path.name} ends without its end: its writer was killed, or it is still being written")
+    for remark in remarks(segments):
+        _print(f"  {remark}")
     return True
 
 

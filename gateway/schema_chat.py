@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.chat_template import OWN_NAMES, Rendering, Turn
 from gateway.schema import Neutral, StrictModel, invalid
 from gateway.schema_generation import GenerationBody, Label, Width
+from gateway.schema_lists import at_most
 from gateway.schema_refused import RefusedInChat
 
 MAX_MESSAGES = 4096
 """Far above any conversation that fits a context; each message costs a turn of the template's loop."""
+MAX_PARTS = 4096
+"""Of all messages together; each costs as much as a message, and clients make one or two of a text."""
 MAX_VARIABLES = 16
 """Templates look at two or three."""
 MOST_OF_A_VARIABLE = 1_000_000
@@ -39,7 +42,7 @@ def _variable_kind(value: object) -> str | None:
     return ":whole" if isinstance(value, int) else ":number" if isinstance(value, float) else None
 
 
-Parts = Annotated[tuple[TextPart, ...], Field(min_length=1, strict=False)]
+Parts = Annotated[tuple[TextPart, ...], Field(min_length=1, strict=False, fail_fast=True)]
 Content = Annotated[
     Annotated[str, Tag(":text")] | Annotated[Parts, Tag(":parts")],
     Discriminator(
@@ -79,6 +82,14 @@ class Message(StrictModel):
         return {field: text for field, text in given.items() if text is not None}
 
 
+def _count_parts(messages: object) -> object:
+    if isinstance(messages, list):
+        contents = [message.get("content") for message in messages if isinstance(message, dict)]
+        if sum([len(content) for content in contents if isinstance(content, list)]) > MAX_PARTS:
+            raise PydanticCustomError("too_many", "should have at most {count} parts in all", {"count": MAX_PARTS})
+    return messages
+
+
 VariableName = Annotated[str, Field(pattern=VARIABLE_NAME)]
 Whole = Annotated[int, Field(ge=-MOST_OF_A_VARIABLE, le=MOST_OF_A_VARIABLE)]
 Variable = Annotated[
@@ -89,8 +100,12 @@ Variable = Annotated[
         custom_error_message="should be a boolean, a number or null",
     ),
 ]
-Variables = Annotated[dict[VariableName, Variable | None], Field(max_length=MAX_VARIABLES)]
-Messages = Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES, strict=False)]
+Variables = Annotated[dict[VariableName, Variable | None], Field(max_length=MAX_VARIABLES), at_most(MAX_VARIABLES)]
+Messages = Annotated[
+    tuple[Message, ...],
+    Field(min_length=1, max_length=MAX_MESSAGES, strict=False, fail_fast=True),
+    BeforeValidator(_count_parts),
+]
 
 
 class Conversation(StrictModel):

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Discriminator, Field, Tag
 
 from gateway.schema import invalid
-from gateway.schema_generation import MAX_SEQUENCES, GenerationBody, TokenId, Width
+from gateway.schema_generation import MAX_SEQUENCES, GenerationBody, Width
+from gateway.schema_lists import TokenIds
 from gateway.schema_refused import RefusedInCompletions
 
 
@@ -22,12 +23,13 @@ def _prompt_kind(value: object) -> str | None:
 
 
 TextPrompt = Annotated[str, Field(min_length=1)]
-IdPrompt = Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False)]
+IdPrompt = Annotated[tuple[int, ...], TokenIds(min_length=1)]
+SEVERAL = Field(min_length=1, max_length=MAX_SEQUENCES, strict=False, fail_fast=True)
 Prompts = Annotated[
     Annotated[TextPrompt, Tag(":text")]
-    | Annotated[tuple[TextPrompt, ...], Field(min_length=1, max_length=MAX_SEQUENCES, strict=False), Tag(":texts")]
+    | Annotated[tuple[TextPrompt, ...], SEVERAL, Tag(":texts")]
     | Annotated[IdPrompt, Tag(":ids")]
-    | Annotated[tuple[IdPrompt, ...], Field(min_length=1, max_length=MAX_SEQUENCES, strict=False), Tag(":id_lists")],
+    | Annotated[tuple[IdPrompt, ...], SEVERAL, Tag(":id_lists")],
     Discriminator(
         _prompt_kind,
         custom_error_type="wrong_type",

@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag
 
 from gateway.deadlines import MOST_DEADLINE_MS
 from gateway.schema import Neutral, StrictModel, invalid
+from gateway.schema_lists import TokenIds, at_most
 from gateway.schema_refused import RefusedOfSglang, RefusedOfVllm
 from workers.wire import MAX_TOP_LOGPROBS, Sampling
 
@@ -24,6 +25,8 @@ MAX_STOP_CHARS = 256
 """Text is withheld while it could begin a stop string, so this bounds what a stream holds back."""
 MAX_STOP_IDS = 64
 """Token ids that end an output; each output token is compared with them."""
+MAX_METADATA = 16
+"""As many as OpenAI takes."""
 MAX_BIASES = 1024
 """Tokens with a bias; each costs the worker a little at every token."""
 LEAST_REPETITION_PENALTY, MOST_REPETITION_PENALTY = 0.01, 100.0
@@ -39,7 +42,7 @@ def _stops_kind(value: object) -> str | None:
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stops = Annotated[
     Annotated[StopString, Tag(":text")]
-    | Annotated[tuple[StopString, ...], Field(max_length=MAX_STOPS, strict=False), Tag(":texts")],
+    | Annotated[tuple[StopString, ...], Field(max_length=MAX_STOPS, strict=False, fail_fast=True), Tag(":texts")],
     Discriminator(
         _stops_kind,
         custom_error_type="wrong_type",
@@ -49,11 +52,12 @@ Stops = Annotated[
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Width = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+StopIds = Annotated[tuple[int, ...], TokenIds(max_length=MAX_STOP_IDS)]
 TokenIdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Biases = Annotated[
     dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),  # no other keys
+    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),
+    at_most(MAX_BIASES),  # no other keys
 ]
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 Label = Annotated[str, Field(max_length=512)]
@@ -124,7 +128,7 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
         None,
         description="The output ends before the leftmost place where one of these occurs, however tokens cut the text.",
     )
-    stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=MAX_STOP_IDS, strict=False)] | None = Field(
+    stop_token_ids: StopIds | None = Field(
         None, description="Tokens that end the output, as an eos does. (vLLM, SGLang)"
     )
     include_stop_str_in_output: bool | None = Field(
@@ -155,7 +159,7 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     )
 
     user: Label | None = Field(None, description="A label of the client's own, without influence.")
-    metadata: Annotated[Metadata, Field(max_length=16)] | None = Field(
+    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] | None = Field(
         None, description="Labels of the client's own, without influence."
     )
     session_id: Label | None = Field(None, description="A label of the client's own, without influence. (vLLM)")

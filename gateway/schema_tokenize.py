@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gateway.schema import Neutral, StrictModel
 from gateway.schema_chat import Conversation
-from gateway.schema_generation import TokenId
+from gateway.schema_lists import TokenIds
 
 MAX_TOKENS = 1 << 18
 """To write as text in one request: above any context, and a second of work at most."""
@@ -43,4 +43,4 @@ class DetokenizeRequest(StrictModel):
     """Token ids, to be written as text."""
 
     model: str = Field(description="The name of a served model.")
-    tokens: Annotated[tuple[TokenId, ...], Field(max_length=MAX_TOKENS, strict=False)]
+    tokens: Annotated[tuple[int, ...], TokenIds(max_length=MAX_TOKENS)]

@@ -88,10 +88,11 @@ def _output_bound(body: GenerationBody, card: ModelCard, prompt_tokens: int, par
     A prompt that is only scored needs one, too: a sequence without output is none.
     """
     room = card.context_length - prompt_tokens
-    wanted = max(1, body.min_tokens or 0) if body.output_limit is None else max(1, body.output_limit)
+    limit = "min_tokens" if body.output_limit is None else "max_tokens"
+    wanted = max(1, (body.min_tokens if body.output_limit is None else body.output_limit) or 0)
     if wanted > room:
         message = (
             f"The context has {card.context_length} tokens; the prompt has {prompt_tokens}, and {wanted} are to come."
         )
-        raise Refused(Reason.CONTEXT_LENGTH_EXCEEDED, message, param=param if room < 1 else "max_tokens")
+        raise Refused(Reason.CONTEXT_LENGTH_EXCEEDED, message, param=param if room < 1 else limit)
     return room if body.output_limit is None else wanted

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 
 import redis.asyncio
@@ -179,8 +179,8 @@ def _read_files(settings: GatewaySettings) -> tuple[ClassTable, ApiKeys]:
 def _recorder(settings: GatewaySettings) -> Recorder | None:
     if settings.record is None:
         return None
-    bounds = RecordBounds(total_bytes=settings.record_mib * 1024 * 1024)
-    started = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    bounds = RecordBounds.of(settings.record_mib * 1024 * 1024)
+    started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # to the microsecond: a restart takes no second
     try:
         recorder = Recorder(
             settings.record, gateway_id=settings.gateway_id, started=started, clock=monotonic_us, bounds=bounds

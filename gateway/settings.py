@@ -133,7 +133,9 @@ class ServingSettings(CommandSettings):
         " (if not given: nothing is recorded)",
     )
     record_mib: int = Field(
-        1024, ge=64, description="MiB that the logs of one gateway may take; beyond it its oldest are deleted"
+        1024,
+        ge=1,
+        description="MiB that the logs of one gateway may take, about; beyond it its oldest sixteenth is deleted",
     )
     worker_timeout_s: float = Field(
         PROGRESS_TIMEOUT_S,

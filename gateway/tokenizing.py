@@ -47,7 +47,11 @@ async def _admitted(request: web.Request) -> AsyncIterator[tuple[Api, dict[str, 
     caller = api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
     with api.keys.admitted(caller):
         settings = api.settings
-        yield api, await read_object(request, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s)
+        with api.bodies.share() as share:
+            yield (
+                api,
+                await read_object(request, share, max_bytes=settings.max_body_bytes, timeout_s=settings.body_read_s),
+            )
 
 
 def _parse(fields: dict[str, Any]) -> TokenizeRequest:

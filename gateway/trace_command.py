@@ -13,6 +13,7 @@ import orjson
 from admission.record.entries import TimeUnit
 from admission.record.perfetto import trace_events
 from admission.record.picture import Picture, picture
+from admission.record.sentences import counted
 from gateway.log_files import BadLog
 from gateway.log_stories import Stories, read_stories, when
 from gateway.trace_page import Numbered, page
@@ -50,17 +51,17 @@ def _numbered(stories: Stories) -> Numbered:
     for sequence_id in explainer.sequence_ids():
         explanation = explainer.sequence(sequence_id)
         lines = [(when(sentence, unit), sentence.text) for sentence in explanation.sentences]
-        rows.append((explanation, explainer.class_of(sequence_id), lines))
+        rows.append((sequence_id, explanation, explainer.class_of(sequence_id), lines))
     return Numbered(rows)
 
 
 def _facts(drawn: Picture) -> str:
     iterations = sum(len(driver.levels) for driver in drawn.drivers)
     facts = [
-        f"{len(drawn.drivers)} driver{'s' if len(drawn.drivers) != 1 else ''}",
-        f"{iterations:,} iterations",
+        counted(len(drawn.drivers), "driver"),
+        counted(iterations, "iteration"),
         f"{len(drawn.rejections):,} refused",
-        f"{sum(len(driver.preemptions) for driver in drawn.drivers):,} preemptions",
+        counted(sum(len(driver.preemptions) for driver in drawn.drivers), "preemption"),
     ]
     if drawn.unit is TimeUnit.MICROSECONDS:
         facts.append(f"{drawn.ends / 1_000_000:.1f} s")

@@ -18,18 +18,17 @@ MOST_EXPLAINED = 5_000
 class Numbered:
     """Sequences by number, as the page knows them."""
 
-    def __init__(self, explanations: Iterable[tuple[Explanation, str, Sequence[tuple[str, str]]]]) -> None:
-        """(explanation, class, lines as time and text) of each sequence."""
+    def __init__(self, explanations: Iterable[tuple[str, Explanation, str, Sequence[tuple[str, str]]]]) -> None:
+        """(id, explanation, class, lines as time and text) of each sequence."""
         self.rows: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
-        for explanation, class_name, lines in explanations:
-            self._numbers[explanation.sequence_id] = len(self.rows)
+        for sequence_id, explanation, class_name, lines in explanations:
+            self._numbers[sequence_id] = len(self.rows)
             shown = lines if len(self.rows) < MOST_EXPLAINED else ()
-            name = explanation.about.partition(":")[0]
             self.rows.append(
                 {
-                    "id": explanation.sequence_id,
-                    "name": name,
+                    "id": sequence_id,
+                    "name": explanation.name,
                     "class": class_name,
                     "about": explanation.about,
                     "lines": shown,
@@ -50,13 +49,17 @@ class Numbered:
 
 def page(picture: Picture, sequences: Numbered, *, facts: str) -> bytes:
     """The file."""
-    parts = {name: (files("gateway") / "pages" / f"trace.{name}").read_text() for name in ("html", "css", "js")}
-    document = parts["html"]
+    document = _part("trace.html")
     # In a script element only "</" could end it early; in JSON it can only stand in a string.
     data = orjson.dumps(_data(picture, sequences, facts)).decode().replace("</", "<\\/")
-    for mark, text in {"/*CSS*/": parts["css"], "/*JS*/": parts["js"], "/*DATA*/": data}.items():
+    script = _part("trace.js") + "\n" + _part("trace_pointer.js")
+    for mark, text in {"/*CSS*/": _part("trace.css"), "/*JS*/": script, "/*DATA*/": data}.items():
         document = document.replace(mark, text, 1)
     return document.encode()
+
+
+def _part(name: str) -> str:
+    return (files("gateway") / "pages" / name).read_text()
 
 
 def _data(picture: Picture, sequences: Numbered, facts: str) -> Mapping[str, Any]:

@@ -65,6 +65,7 @@ class Overlap:
         self._mail = mail
         self._clock = clock
         self._steps: deque[Step] = deque()
+        self._num_running = 0
         self._last_end: float | None = None
         self._to_wait_for: SimpleQueue[Step | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._wait, name="device", daemon=True)
@@ -81,10 +82,17 @@ class Overlap:
         began = self._clock()
         step = Step(link=link, plan=plan, wait=self._executor.begin(plan), began=began)
         self._steps.append(step)
+        self._num_running += 1
         self._to_wait_for.put(step)
 
-    def expects(self, step: Step) -> bool:
-        """Whether it is the oldest one begun; not so if it was forgotten meanwhile."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether the device has ended all that was begun, forgotten or not."""
+        return self._num_running == 0
+
+    def ended(self, step: Step) -> bool:
+        """A step has left the device; whether its report is due, not so if it was forgotten meanwhile."""
+        self._num_running -= 1
         return bool(self._steps) and self._steps[0] is step
 
     def complete(self) -> ReportMessage:

@@ -53,6 +53,7 @@ class Server:
         if isinstance(executor, OverlappingExecutor):
             self._overlap = Overlap(executor, mail=self._mail, clock=time.perf_counter)
         self._failed_link: Link | None = None
+        self._losses: list[DriverLost] = []
         self._idle_since: float | None = None
 
     def run(self) -> None:
@@ -78,22 +79,31 @@ class Server:
             case Assigned(link=link, plan=plan):
                 if link.is_open and link is not self._failed_link:
                     self._serve(link, plan)
-            case DriverLost(settled=settled):
+            case DriverLost():
                 self._executor.reset()
                 if self._overlap is not None:
                     self._overlap.forget()
                 self._failed_link = None
                 self._idle_since = None
-                settled.set()
-                self._links.wake()
+                self._losses.append(mail)
+                self._settle()
             case StepEnded(step=step):
-                if self._overlap is not None and self._overlap.expects(step):
+                if self._overlap is not None and self._overlap.ended(step):
                     self._complete(self._overlap, step)
+                self._settle()
             case LinksFailed(error=error):
                 raise error
             case Stop():
                 return False
         return True
+
+    def _settle(self) -> None:
+        """Lost drivers are let go of once nothing of theirs is being computed."""
+        if self._losses and (self._overlap is None or self._overlap.is_idle):
+            for loss in self._losses:
+                loss.settled.set()
+            self._losses.clear()
+            self._links.wake()
 
     def _serve(self, link: Link, plan: PlanMessage) -> None:
         overlap = self._overlap

@@ -18,7 +18,7 @@ from admission.classes import PriorityClass
 from admission.events import Event, Step
 from admission.limits import Limits
 from admission.presets import Progress
-from admission.queue import Offered, QueueBounds
+from admission.queue import Offered, QueueBounds, Withdrawn
 from admission.standing import Standing, WaitingOrderName
 
 
@@ -92,8 +92,9 @@ class OfferMade:
     """A sequence was offered to the queue of ``model``.
 
     ``act`` is the number of the act in that queue, over all gateways.
-    ``request_id`` is what its client was told; ``choice`` counts the sequences of one request. ``ahead``: entries that
-    stood better when it was queued.
+    ``request_id`` is what its client was told; ``choice`` is which of its choices this sequence makes: a request
+    that goes on elsewhere is offered again, under another id of a sequence. ``ahead``: entries that stood better when
+    it was queued.
     """
 
     now_us: int
@@ -154,29 +155,32 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrew:
-    """The origin took a sequence out of the queue."""
+    """The origin asked for a sequence back: it was taken out of the queue, or a driver has it, or it is not known."""
 
     now_us: int
     act: int
     model: str
     sequence_id: str
+    outcome: Withdrawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """A request is over: ``outcome`` as in the metrics (completed, cancelled, or a reason), with its HTTP status.
 
-    ``received_us`` is when it came, ``first_token_us`` when its first token was here. One that was refused before it
-    was offered is known by this record alone.
+    ``client_request_id`` is the id that the client sent along, which its answer's header then repeats. ``received_us``
+    is when it came, ``first_token_us`` when its first token was here. One that was refused before it was offered is
+    known by this record alone; ``prompt_tokens`` is None when it was refused before they were counted.
     """
 
     now_us: int
     request_id: str
+    client_request_id: str | None
     model: str
     class_name: str
     received_us: int
     first_token_us: int | None
-    prompt_tokens: int
+    prompt_tokens: int | None
     output_tokens: int
     outcome: str
     status: int

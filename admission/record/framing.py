@@ -2,12 +2,14 @@
 
 ::
 
-    magic | frame | frame | ...          frame: length (4 bytes) | checksum (4 bytes) | record (msgpack)
+    magic | frame | frame | ...
+    frame: length (4 bytes) | checksum of the length (4) | checksum of the record (4) | record (msgpack)
 
-Each checksum (CRC-32) is of the length and the record and goes on from the one before, the first from the magic. So no
-flipped bit, no record that was cut out, repeated or put elsewhere goes unseen. (It guards against accidents, not
-against somebody who makes the checksums anew.) The last record of a complete log says that it is the last; a log that
-ends without it was cut off, and what was read of it holds.
+Each checksum (CRC-32) goes on from the one before, the first from the magic. So no flipped bit, no record that was cut
+out, repeated or put elsewhere goes unseen. (It guards against accidents, not against somebody who makes the checksums
+anew.) The length has a checksum of its own, as a wrong length would make damage look like an early end.
+
+The last record of a log is ``Closed``. A log that ends without it was cut off, and what was read of it holds.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from collections.abc import Iterator
 
 import msgpack
 
-from admission.record.entries import LogEntry
+from admission.record.entries import Closed, LogEntry
 from admission.record.plain import PlainError, from_plain, to_plain
 
 MAGIC = b"sluicegate log 1\n"
 MAX_RECORD_BYTES = 256 * 1024 * 1024
 """A snapshot takes some 20 bytes for each KV block, and some 500 for each sequence: far below."""
 
-_HEAD = struct.Struct(">II")
+_HEAD = struct.Struct(">III")
 
 
 class LogDamaged(Exception):
@@ -55,13 +57,37 @@ class FrameWriter:
         body = self._pack(to_plain(LogEntry, entry))
         if len(body) > MAX_RECORD_BYTES:
             raise ValueError(f"a record of {len(body)} bytes does not belong in a log")
-        self._checksum = _checksum(body, self._checksum)
-        framed: bytes = _HEAD.pack(len(body), self._checksum) + body
+        of_length = _of_length(len(body), self._checksum)
+        self._checksum = zlib.crc32(body, of_length)
+        framed: bytes = _HEAD.pack(len(body), of_length, self._checksum) + body
         return framed
 
 
 def read_frames(data: bytes) -> Iterator[LogEntry]:
     """The records of a log. Raises ``LogDamaged`` or ``LogCut`` where it cannot go on."""
+    entry: LogEntry | None = None
+    for index, (offset, body) in enumerate(_bodies(data)):
+        entry = _entry(body, index=index, offset=offset)
+        yield entry
+    if not isinstance(entry, Closed):
+        raise LogCut
+
+
+def check_frames(data: bytes) -> Closed:
+    """The last record. Raises what ``read_frames`` would, but reads no other record: it is much faster."""
+    index, offset, body = -1, 0, memoryview(b"")
+    for index, (offset, body) in enumerate(_bodies(data)):  # noqa: B007 - the last ones are used
+        pass
+    closed = _entry(body, index=index, offset=offset) if index >= 0 else None
+    if not isinstance(closed, Closed):
+        raise LogCut
+    return closed
+
+
+def _bodies(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Where each record's frame begins, and the record."""
+    if len(data) < len(MAGIC) and MAGIC.startswith(data):
+        raise LogCut
     if not data.startswith(MAGIC):
         raise LogDamaged("this is no log of this version", index=0, offset=0)
     checksum, offset, index = zlib.crc32(MAGIC), len(MAGIC), 0
@@ -69,22 +95,23 @@ def read_frames(data: bytes) -> Iterator[LogEntry]:
     while offset < len(data):
         if len(data) - offset < _HEAD.size:
             raise LogCut
-        length, expected = _HEAD.unpack_from(data, offset)
+        length, of_length, of_record = _HEAD.unpack_from(data, offset)
+        checksum = _of_length(length, checksum)
+        if checksum != of_length or length > MAX_RECORD_BYTES:
+            raise LogDamaged("the checksum of its length does not match", index=index, offset=offset)
         body = view[offset + _HEAD.size : offset + _HEAD.size + length]
         if len(body) < length:
-            if length > MAX_RECORD_BYTES:
-                raise LogDamaged("its length is not possible", index=index, offset=offset)
             raise LogCut
-        checksum = _checksum(body, checksum)
-        if checksum != expected:
+        checksum = zlib.crc32(body, checksum)
+        if checksum != of_record:
             raise LogDamaged("its checksum does not match", index=index, offset=offset)
-        yield _entry(body, index=index, offset=offset)
+        yield offset, body
         offset += _HEAD.size + length
         index += 1
 
 
-def _checksum(body: bytes | memoryview, before: int) -> int:
-    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "big"), before))
+def _of_length(length: int, before: int) -> int:
+    return zlib.crc32(length.to_bytes(4, "big"), before)
 
 
 def _entry(body: memoryview, *, index: int, offset: int) -> LogEntry:

@@ -49,7 +49,8 @@ def _driver(driver: DriverPicture, process: int, scale: int, names: Mapping[str,
         }
     for mark in driver.preemptions:
         thread = 0 if mark.slot is None else mark.slot + 1
-        yield _instant(f"{names.get(mark.name, mark.name)} {mark.text}", process, thread, mark.at * scale)
+        by = f" by {names.get(mark.by, mark.by)}" if mark.by is not None else ""
+        yield _instant(f"{names.get(mark.name, mark.name)} {mark.text}{by}", process, thread, mark.at * scale)
     for level in driver.levels:
         yield from _levels(driver, level, process, scale)
 

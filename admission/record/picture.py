@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from admission.events import PauseReason
+from admission.queue import REFUSALS
 from admission.record.clocks import Clocks
 from admission.record.entries import Answered, DoorOpened, LogEntry, OfferMade, TimeUnit
-from admission.record.story import Beat, Part, Story
-from admission.record.waiting import REFUSED, QueueMoment, queues
+from admission.record.explain import FIRST_ERROR
+from admission.record.story import Part, Story
+from admission.record.waiting import queues
+
+_PREEMPTED = {PauseReason.SLOT: "preempted for its slot", PauseReason.KV: "preempted for its KV memory"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +49,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened at a moment to a sequence (or to a request that had none yet)."""
+    """Something that happened at a moment to a sequence (or to a request that had none yet); ``by``: another one."""
 
     at: int
     name: str
     text: str
     slot: int | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,55 +154,59 @@ def _driver(story: Story) -> DriverPicture:
 
 
 def _times(story: Story) -> dict[int, tuple[int, int]]:
-    """When each iteration ran. One that was never reported is as long as a moment, at the time of its plan."""
-    return {beat.plan.step: _time(beat) for beat in story.beats}
+    """When each iteration ran, one after the other.
 
-
-def _time(beat: Beat) -> tuple[int, int]:
-    if beat.begins_us is None or beat.ends_us is None:
-        return beat.planned_us, beat.planned_us + 1
-    return beat.begins_us, max(beat.ends_us, beat.begins_us + 1)
+    A report says how long its iteration took, and came some time after its end: two that come at once were computed one
+    after the other all the same. An iteration that was never reported is as long as a moment, at the time of its plan.
+    """
+    times: dict[int, tuple[int, int]] = {}
+    next_begins: int | None = None
+    for beat in reversed(story.beats):
+        if beat.begins_us is not None and beat.ends_us is not None:
+            ends = beat.ends_us if next_begins is None else min(beat.ends_us, next_begins)
+            next_begins = max(ends - (beat.ends_us - beat.begins_us), beat.planned_us)
+            times[beat.plan.step] = next_begins, ends
+    free = 0
+    for beat in story.beats:
+        begins, ends = times.get(beat.plan.step, (beat.planned_us, beat.planned_us + 1))
+        begins = max(begins, free)
+        free = max(ends, begins + 1)
+        times[beat.plan.step] = begins, free
+    return times
 
 
 def _preemptions(story: Story, offset: int) -> Iterable[Mark]:
     for sequence_id, life in story.lives.items():
         for pause in life.pauses:
             before = [begin.slot for begin in life.begins if begin.beat.planned_us <= pause.at_us]
-            text = f"preempted ({pause.reason.value})" + (f" by {pause.by}" if pause.by else "")
-            yield Mark(at=pause.at_us + offset, name=sequence_id, text=text, slot=before[-1] if before else None)
+            slot = before[-1] if before else None
+            text = _PREEMPTED[pause.reason]
+            yield Mark(at=pause.at_us + offset, name=sequence_id, text=text, slot=slot, by=pause.by)
 
 
 def _door(
     doors: Sequence[Sequence[LogEntry]], clocks: Clocks, *, ends: int
 ) -> tuple[tuple[Wait, ...], tuple[Mark, ...]]:
-    offsets = {id(entry): clocks.offset_us(door) for door in doors for entry in door}
     waits: list[Wait] = []
     marks: list[Mark] = []
-    for queue in queues(doors):
+    for queue in queues(doors, clocks):
         since: dict[str, int] = {}
         for moment in queue:
+            waits += [Wait(sequence_id=name, begins=since.pop(name), ends=moment.at_us) for name in moment.left]
+            since |= dict.fromkeys(moment.joined, moment.at_us)
             act = moment.act
-            at = act.now_us + offsets[id(act)]
-            waits += _changes(moment, since, at)
-            if isinstance(act, OfferMade) and act.outcome in REFUSED:
-                marks.append(Mark(at=at, name=act.request_id, text=f"refused: {act.outcome.value}"))
+            if isinstance(act, OfferMade) and act.outcome in REFUSALS:
+                marks.append(Mark(at=moment.at_us, name=act.request_id, text=f"refused: {act.outcome.value}"))
         waits += [Wait(sequence_id=name, begins=begun, ends=max(ends, begun)) for name, begun in since.items()]
-    offered = {entry.request_id for door in doors for entry in door if isinstance(entry, OfferMade)}
-    marks += [
-        Mark(at=entry.now_us + offsets[id(entry)], name=entry.request_id, text=f"refused: {entry.outcome}")
-        for door in doors
-        for entry in door
-        if isinstance(entry, Answered) and entry.request_id not in offered and entry.status >= 400
-    ]
+    marks += _refused_at_the_door(doors, clocks)
     return tuple(sorted(waits, key=lambda wait: wait.begins)), tuple(sorted(marks, key=lambda mark: mark.at))
 
 
-def _changes(moment: QueueMoment, since: dict[str, int], at: int) -> list[Wait]:
-    """Who left the queue with this act; ``since`` is brought up to date."""
-    waiting = dict.fromkeys(moment.waiting)
-    left = [Wait(sequence_id=name, begins=begun, ends=at) for name, begun in since.items() if name not in waiting]
-    for wait in left:
-        del since[wait.sequence_id]
-    for name in waiting:
-        since.setdefault(name, at)
-    return left
+def _refused_at_the_door(doors: Sequence[Sequence[LogEntry]], clocks: Clocks) -> Iterable[Mark]:
+    """Requests that were answered with an error and never offered."""
+    offered = {entry.request_id for door in doors for entry in door if isinstance(entry, OfferMade)}
+    for door in doors:
+        offset_us = clocks.offset_us(door)
+        for entry in door:
+            if isinstance(entry, Answered) and entry.request_id not in offered and entry.status >= FIRST_ERROR:
+                yield Mark(at=entry.now_us + offset_us, name=entry.request_id, text=f"refused: {entry.outcome}")

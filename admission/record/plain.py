@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 Plain = Any
@@ -24,8 +25,11 @@ class PlainError(ValueError):
 
 
 class _Codec(NamedTuple):
+    """``is_same``: values are plain already. Writing is on the way of every step, so it calls as little as it can."""
+
     to_plain: Callable[[Any], Plain]
     from_plain: Callable[[Plain], Any]
+    is_same: bool = False
 
 
 def to_plain(hint: Any, value: object) -> Plain:
@@ -62,7 +66,11 @@ def _scalar(kind: type) -> _Codec:
             raise PlainError(f"{kind.__name__} expected, {type(data).__name__} found")
         return data
 
-    return _Codec(lambda value: value, read)
+    return _Codec(_same, read, is_same=True)
+
+
+def _same(value: Any) -> Plain:
+    return value
 
 
 def _enum(kind: type[Enum]) -> _Codec:
@@ -81,8 +89,9 @@ def _union(members: tuple[Any, ...]) -> _Codec:
     if len(some) < len(members):
         inner = codec(some[0]) if len(some) == 1 else codec(Union[tuple(some)])  # noqa: UP007 - made at run time
         return _Codec(
-            lambda value: None if value is None else inner.to_plain(value),
+            _same if inner.is_same else lambda value: None if value is None else inner.to_plain(value),
             lambda data: None if data is None else inner.from_plain(data),
+            is_same=inner.is_same,
         )
     codecs = [codec(member) for member in some]
     places = {member: place for place, member in enumerate(some)}
@@ -102,42 +111,55 @@ def _union(members: tuple[Any, ...]) -> _Codec:
 
 def _tuple(items: tuple[Any, ...]) -> _Codec:
     if len(items) == 2 and items[1] is Ellipsis:
-        return _many(codec(items[0]), is_scalar=items[0] in {int, str, bytes})
+        return _many(codec(items[0]))
     codecs = [codec(item) for item in items]
 
     def read(data: Plain) -> Any:
         _expect_items(data, len(codecs))
         return tuple([item.from_plain(part) for item, part in zip(codecs, data, strict=True)])
 
+    if all(item.is_same for item in codecs):
+        return _Codec(_same, read, is_same=True)
     return _Codec(
         lambda value: tuple([item.to_plain(part) for item, part in zip(codecs, value, strict=True)]),
         read,
     )
 
 
-def _many(item: _Codec, *, is_scalar: bool) -> _Codec:
+def _many(item: _Codec) -> _Codec:
     def read(data: Plain) -> Any:
         if type(data) is not tuple:
             raise PlainError(f"a list expected, {type(data).__name__} found")
         return tuple([item.from_plain(part) for part in data])
 
-    if is_scalar:
-        return _Codec(lambda value: value, read)
-    return _Codec(lambda value: tuple([item.to_plain(part) for part in value]), read)
+    if item.is_same:
+        return _Codec(_same, read, is_same=True)
+    write = item.to_plain
+    return _Codec(lambda value: tuple([write(part) for part in value]), read)
 
 
 def _dataclass(kind: type) -> _Codec:
     hints = get_type_hints(kind)
     names = [each.name for each in fields(kind)]
     codecs = [codec(hints[name]) for name in names]
-    writers = list(zip(names, [each.to_plain for each in codecs], strict=True))
+    values = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    writers = [(place, each.to_plain) for place, each in enumerate(codecs) if not each.is_same]
+
+    def write(value: Any) -> Plain:
+        if not writers:
+            return values(value)
+        parts = list(values(value))
+        for place, write_part in writers:
+            if parts[place]:  # nothing, or an empty tuple, is plain already
+                parts[place] = write_part(parts[place])
+        return tuple(parts)
 
     def read(data: Plain) -> Any:
         _expect_items(data, len(names))
         parts = {name: each.from_plain(part) for name, each, part in zip(names, codecs, data, strict=True)}
         return kind(**parts)
 
-    return _Codec(lambda value: tuple([write(getattr(value, name)) for name, write in writers]), read)
+    return _Codec(write, read)
 
 
 def _expect_items(data: Plain, count: int) -> None:

@@ -25,8 +25,8 @@ from admission.queue import (
     OfferResult,
     QueueBounds,
 )
-from admission.record.entries import Given, OfferMade, Returned, Settled, Withdrew
-from admission.record.waiting import Act
+from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+from admission.record.waiting import Act, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,12 @@ def check_queue(acts: Iterable[Act], bounds: QueueBounds, rules: Mapping[str, Cl
     return check.checked
 
 
+def in_order(doors: Iterable[Iterable[LogEntry]], model: str) -> list[Act]:
+    """The acts of all doors on the queue of ``model``."""
+    acts = [entry for door in doors for entry in door if isinstance(entry, Act) and entry.model == model]
+    return sorted(acts, key=place_of)
+
+
 def _groups(acts: Iterable[Act]) -> Iterator[Sequence[Act]]:
     """The offers of one request, which are one act; all other acts alone."""
     for _, group in groupby(acts, key=lambda act: (act.act, act.request_id if isinstance(act, OfferMade) else None)):
@@ -102,7 +108,8 @@ class _Check:
                     self._note_strangers(act.sequence_ids)
                     self._queue.settle(act.driver_id, act.sequence_ids, self._now_us)
                 case Withdrew():
-                    self._queue.withdraw(act.sequence_id, self._now_us)
+                    withdrawal = self._queue.withdraw(act.sequence_id, self._now_us)
+                    self._differ(act, "outcome", act.outcome.value, withdrawal.outcome.value)
 
     # --- offers -------------------------------------------------------------------------------------------------------
 
@@ -163,12 +170,10 @@ class _Check:
     def _note_strangers(self, sequence_ids: Iterable[str]) -> None:
         self.checked.strangers += sum(sequence_id not in self._known for sequence_id in sequence_ids)
 
-    def _differ(self, offer: OfferMade, name: str, logged: object, replayed: object) -> None:
+    def _differ(self, act: OfferMade | Withdrew, name: str, logged: object, replayed: object) -> None:
         if logged != replayed:
             self.checked.differences.append(
-                QueueDifference(
-                    act=offer.act, sequence_id=offer.sequence_id, field=name, logged=logged, replayed=replayed
-                )
+                QueueDifference(act=act.act, sequence_id=act.sequence_id, field=name, logged=logged, replayed=replayed)
             )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from admission.classes import PriorityClass
 from admission.events import Event, SequenceSpec, Step
-from admission.queue import Claim, Offered, QueueBounds
+from admission.queue import Claim, Offered, QueueBounds, Withdrawn
 from admission.record.entries import (
     Answered,
     Closed,
@@ -171,13 +171,16 @@ class SimulationLog:
         if claims:
             self.given(now_us, [(claim.entry.entry_id, claim.victim_id) for claim in claims], driver_id)
 
-    def left(self, now_us: int, spec: SequenceSpec, reason: Leave, *, first_token_us: int | None) -> None:
+    def left(
+        self, now_us: int, spec: SequenceSpec, reason: Leave, outcome: Withdrawn, *, first_token_us: int | None
+    ) -> None:
         """A request whose client is gone, or whose deadline has passed."""
-        self._door(Withdrew(now_us=now_us, act=self._act(), model=MODEL, sequence_id=spec.sequence_id))
+        self._door(Withdrew(now_us=now_us, act=self._act(), model=MODEL, sequence_id=spec.sequence_id, outcome=outcome))
         self._door(
             Answered(
                 now_us=now_us,
                 request_id=spec.sequence_id,
+                client_request_id=None,
                 model=MODEL,
                 class_name=spec.class_name,
                 received_us=spec.arrival_us,
@@ -195,6 +198,7 @@ class SimulationLog:
             Answered(
                 now_us=arrival.arrival_us,
                 request_id=arrival.request_id,
+                client_request_id=None,
                 model=MODEL,
                 class_name=arrival.cls.name,
                 received_us=arrival.arrival_us,

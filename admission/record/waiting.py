@@ -1,91 +1,120 @@
 """What waited in the queue, as the doors' logs tell it.
 
-The logs of all gateways are merged by the numbers of the acts. What waits stands by its score, equal scores by their
-offers; what was put back keeps its score.
+The logs of all gateways are merged by the numbers of the acts: what is told of each is what it found. What waits stands
+by its score, equal scores by their offers; what was put back keeps its score. (Whose turn it is within a class is the
+store's own matter: ahead of a request may stand some that are given out after it.)
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from admission.queue import Offered
+from admission.queue import REFUSALS, Offered, Withdrawn
+from admission.record.clocks import Clocks
 from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
-
-REFUSED = (Offered.QUEUE_FULL, Offered.QUEUE_TOKENS_FULL, Offered.CLASS_FULL)
 
 Act = OfferMade | Given | Returned | Settled | Withdrew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMoment:
-    """The queue after ``act``: sequence ids, the best first. ``ahead``: of an offer, who stood better."""
+    """One act and what it changed. ``at_us`` is on the clock that all logs share.
+
+    ``joined`` and ``left`` are the sequences that wait from now on, and no longer. ``others``: whom an offer met, the
+    best first: those that stood better when it was queued, all when it was refused.
+    """
 
     act: Act
-    waiting: tuple[str, ...]
-    ahead: tuple[str, ...] = ()
+    at_us: int
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
-def merge(doors: Sequence[Iterable[LogEntry]]) -> Iterator[Act]:
-    """The acts of several doors on one queue. A door writes down what it is told, which may be out of order."""
-    acts = [entry for door in doors for entry in door if isinstance(entry, Act)]
-    return iter(sorted(acts, key=_place_of))
+def queues(doors: Sequence[Sequence[LogEntry]], clocks: Clocks) -> Iterator[Iterator[QueueMoment]]:
+    """The queue of each model, act by act."""
+    acts: dict[str, list[tuple[int, Act]]] = {}
+    for door in doors:
+        offset_us = clocks.offset_us(door)
+        for entry in door:
+            if isinstance(entry, Act):
+                acts.setdefault(entry.model, []).append((entry.now_us + offset_us, entry))
+    for model in sorted(acts):
+        yield _follow(sorted(acts[model], key=lambda timed: place_of(timed[1])))
 
 
-def _place_of(act: Act) -> tuple[int, bool]:
+def place_of(act: Act) -> tuple[int, bool]:
     """An offer that was refused changed nothing: it has the number of the act before it."""
-    return act.act, isinstance(act, OfferMade) and act.outcome in REFUSED
+    return act.act, isinstance(act, OfferMade) and act.outcome in REFUSALS
+
+
+def _follow(acts: Iterable[tuple[int, Act]]) -> Iterator[QueueMoment]:
+    line = WaitingLine()
+    return (line.take(act, at_us) for at_us, act in acts)
 
 
 class WaitingLine:
-    """Follows the acts, one after the other."""
+    """Follows the acts on one queue, one after the other."""
 
     def __init__(self) -> None:
-        self._places: dict[str, tuple[int, int]] = {}  # of every sequence that is known: score, number of its offer
+        self._line: list[tuple[int, int, str]] = []  # score, number of the offer, sequence
+        self._places: dict[str, tuple[int, int, str]] = {}  # of what waits or may be put back
         self._waiting: dict[str, None] = {}
 
-    def take(self, act: Act) -> QueueMoment:
-        ahead: tuple[str, ...] = ()
+    def take(self, act: Act, at_us: int) -> QueueMoment:
+        joined: list[str] = []
+        left: list[str] = []
+        others: tuple[str, ...] = ()
         match act:
             case OfferMade():
-                self._places[act.sequence_id] = (act.standing.score(act.now_us), act.act)
-                for shed in act.shed:
-                    self._forget(shed)
-                ahead = self._ahead_of(act.sequence_id)
-                if act.outcome is Offered.QUEUED:
-                    self._waiting[act.sequence_id] = None
+                left = [shed for shed in act.shed if self._forget(shed)]
+                is_new = (
+                    act.sequence_id not in self._places
+                )  # else the reply to its offer was lost, and it was repeated
+                others = self._met(act, at_us)
+                if act.outcome is Offered.QUEUED and is_new and self._join(act.sequence_id):
+                    joined = [act.sequence_id]
             case Given():
-                for sequence_id in act.sequence_ids:
-                    self._waiting.pop(sequence_id, None)
-                self._put_back([victim for victim in act.victims if victim])
+                left = [name for name in act.sequence_ids if self._leave(name)]
+                joined = [victim for victim in act.victims if victim and self._join(victim)]
             case Returned():
-                self._put_back(act.sequence_ids)
+                joined = [name for name in act.sequence_ids if self._join(name)]
             case Settled():
-                for sequence_id in act.sequence_ids:
-                    self._forget(sequence_id)
-            case Withdrew():
-                self._forget(act.sequence_id)
-        return QueueMoment(act=act, waiting=tuple(sorted(self._waiting, key=self._place)), ahead=ahead)
+                left = [name for name in act.sequence_ids if self._forget(name)]
+            case Withdrew() if act.outcome is Withdrawn.WITHDRAWN:
+                left = [act.sequence_id] if self._forget(act.sequence_id) else []
+        return QueueMoment(act=act, at_us=at_us, joined=tuple(joined), left=tuple(left), others=others)
 
-    def _ahead_of(self, sequence_id: str) -> tuple[str, ...]:
-        place = self._place(sequence_id)
-        return tuple(sorted([other for other in self._waiting if self._place(other) < place], key=self._place))
+    def _met(self, offer: OfferMade, at_us: int) -> tuple[str, ...]:
+        """Also gives the offer its place; one that was refused gets none."""
+        if offer.outcome in REFUSALS:
+            return tuple([name for *_, name in self._line])
+        place = (offer.standing.score(at_us), offer.act, offer.sequence_id)
+        place = self._places.setdefault(offer.sequence_id, place)
+        if offer.outcome is not Offered.QUEUED:
+            return ()
+        return tuple([name for *_, name in self._line[: bisect_left(self._line, place)]])
 
-    def _put_back(self, sequence_ids: Iterable[str]) -> None:
-        self._waiting.update(dict.fromkeys(sequence_ids))
+    def _join(self, name: str) -> bool:
+        """Whether it did not wait before. One that was offered before the logs begin stands first."""
+        if name in self._waiting:
+            return False
+        self._waiting[name] = None
+        insort(self._line, self._places.setdefault(name, (0, 0, name)))
+        return True
 
-    def _forget(self, sequence_id: str) -> None:
-        self._waiting.pop(sequence_id, None)
-        self._places.pop(sequence_id, None)
+    def _leave(self, name: str) -> bool:
+        """Whether it did wait."""
+        if name not in self._waiting:
+            return False
+        del self._waiting[name]
+        del self._line[bisect_left(self._line, self._places[name])]
+        return True
 
-    def _place(self, sequence_id: str) -> tuple[int, int]:
-        return self._places.get(sequence_id, (0, 0))
-
-
-def queues(doors: Sequence[Iterable[LogEntry]]) -> Iterator[list[QueueMoment]]:
-    """The queue of each model, act by act."""
-    known = [list(door) for door in doors]
-    for model in sorted({entry.model for door in known for entry in door if isinstance(entry, OfferMade)}):
-        line = WaitingLine()
-        acts = merge([[entry for entry in door if getattr(entry, "model", None) == model] for door in known])
-        yield [line.take(act) for act in acts]
+    def _forget(self, name: str) -> bool:
+        """As ``_leave``, and it will not be put back."""
+        waited = self._leave(name)
+        self._places.pop(name, None)
+        return waited

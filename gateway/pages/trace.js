@@ -1,10 +1,11 @@
 "use strict";
 // Draws one run: lanes of slots over time, the queue under them, and how much of each limit was used.
-// All panels share one view [from, to] in the run's own time (microseconds, or iterations).
+// All panels share one view [from, to] in the run's own time (microseconds, or iterations). What is under the pointer, and
+// moving about, is in trace_pointer.js.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const HUES = [212, 28, 145, 340, 265, 50, 180, 0, 310, 95];
+const HUES = [212, 28, 145, 265, 50, 185, 310, 95, 235, 165]; // no reds: they are for what went wrong
 const GUTTER = 64; // pixels for labels at the left
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const view = { from: 0, to: data.ends };
@@ -38,22 +39,36 @@ function timeText(at) {
   return at >= 1e6 ? `${(at / 1e6).toFixed(3)} s` : `${(at / 1e3).toFixed(1)} ms`;
 }
 
-function ticks(panel) {
+function ticks() {
   const span = view.to - view.from;
   let step = Math.pow(10, Math.floor(Math.log10(span / 6)));
   for (const factor of [1, 2, 5, 10]) if (span / (step * factor) <= 10) { step *= factor; break; }
   if (iterations) step = Math.max(1, Math.round(step));
   const found = [];
-  for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) found.push(at);
-  return found;
+  const last = iterations ? view.to - 0.5 : view.to; // an iteration whose middle is out of sight has no number
+  for (let at = Math.ceil(view.from / step) * step; at <= last; at += step) found.push(at);
+  return { step, found };
+}
+
+// As many digits as tell two ticks apart, and no more.
+function tickText(at, step) {
+  if (iterations) return String(at);
+  const [unit, name] = step >= 1e5 || view.to >= 1e7 ? [1e6, "s"] : [1e3, "ms"];
+  return `${(at / unit).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9)))} ${name}`;
 }
 
 // --- panels ------------------------------------------------------------------------------------------------------------
 
-function addPanel(title, height, draw, hit, scrolls) {
+// `draw` is called twice: clipped to the time axis, then with `labels` for what stands left of it. `hit` says what is
+// under a point. `colours` are explained beside the title.
+function addPanel(title, height, draw, hit, { scrolls = false, numbersLanes = false, colours = [] } = {}) {
   const section = document.createElement("section");
   const heading = document.createElement("h2");
   heading.textContent = title;
+  const legend = document.createElement("span");
+  legend.className = "legend";
+  for (const [name, text] of colours) legend.append(legendItem(`var(${name})`, text));
+  heading.append(legend);
   const canvas = document.createElement("canvas");
   canvas.tabIndex = 0;
   canvas.setAttribute("aria-label", title);
@@ -62,7 +77,7 @@ function addPanel(title, height, draw, hit, scrolls) {
   holder.append(canvas);
   section.append(heading, holder);
   document.getElementById("main").append(section);
-  const panel = { canvas, height, draw, hit, width: 0, context: canvas.getContext("2d") };
+  const panel = { canvas, height, draw, hit, numbersLanes, width: 0, context: canvas.getContext("2d") };
   panels.push(panel);
   listen(panel);
   return panel;
@@ -95,7 +110,8 @@ function drawTicks(panel) {
   context.fillStyle = css("--dim");
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "center";
-  for (const at of ticks(panel)) {
+  const { step, found } = ticks();
+  for (const at of found) {
     const x = Math.round(xOf(panel, at)) + 0.5;
     if (x < GUTTER) continue;
     context.beginPath();
@@ -103,7 +119,7 @@ function drawTicks(panel) {
     context.lineTo(x, panel.height - 14);
     context.stroke();
     const half = iterations ? xOf(panel, 0.5) - xOf(panel, 0) : 0; // the number of an iteration stands under its middle
-    context.fillText(iterations ? String(at) : timeText(at), Math.min(x + half, panel.width - 24), panel.height - 3);
+    context.fillText(tickText(at, step), Math.min(x + half, panel.width - 24), panel.height - 3);
   }
 }
 
@@ -122,11 +138,11 @@ function bar(panel, x1, x2, y, height, sequence, part) {
   context.fillStyle = fillOf(sequence, part);
   context.fillRect(left, y, Math.max(right - left - gap, 0.5), height - gap);
   const name = data.sequences[sequence].name;
-  if (height >= 12 && right - left > 7 * Math.min(name.length, 8) + 8) {
+  if (height >= 12 && right - left > 7.8 * Math.min(name.length, 8) + 8) {
     context.fillStyle = part === "prefill" ? (dark.matches ? "#101214" : "#ffffff") : css("--ink");
     context.font = `${Math.min(12, height - 3)}px system-ui, sans-serif`;
     context.textAlign = "left";
-    const room = Math.floor((right - left - 8) / 7);
+    const room = Math.floor((right - left - 8) / 7.8);
     context.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, left + 4, y + height / 2 + 4);
   }
 }
@@ -146,7 +162,7 @@ function drawLanes(panel, lanes, laneHeight, labels) {
     const y = 2 + lane * laneHeight;
     if (labels) {
       const every = Math.max(1, Math.ceil(13 / laneHeight));
-      if (lane % every === 0) label(panel, String(lane), y + Math.min(laneHeight, 13) - 2);
+      if (lane % every === 0 && panel.numbersLanes) label(panel, String(lane), Math.max(10, y + Math.min(laneHeight, 13) - 2));
       return;
     }
     let drawnTo = -1;
@@ -181,7 +197,7 @@ function addDriver(driver) {
   addPanel(title, lanes.length * laneHeight + 20, (panel, labels) => {
     drawLanes(panel, lanes, laneHeight, labels);
     if (!labels) drawPreemptions(panel, driver, laneHeight);
-  }, hitLanes(lanes, laneHeight), true);
+  }, hitLanes(lanes, laneHeight), { scrolls: true, numbersLanes: true });
   addLevels(driver);
 }
 
@@ -214,7 +230,7 @@ function addLevels(driver) {
         panel.context.fillStyle = css("--prefill");
         panel.context.fillRect(x1, height - decode - prefill, width, prefill);
       }
-    }, levelHit(driver, levels));
+    }, levelHit(driver, levels), { colours: [["--decode", "decode"], ["--prefill", "prefill"]] });
   if (driver.kv === null) return;
   addPanel(`KV blocks in use, of ${driver.kv.toLocaleString()}`, 58, (panel, labels) => {
     if (labels) { label(panel, String(driver.kv), 12); label(panel, "0", 40); return; }
@@ -269,7 +285,7 @@ function addQueue() {
     panel.context.restore();
     if (labels && top) label(panel, "refused", 12);
     if (!labels) drawRejections(panel);
-  }, (panel, x, y) => (top && y < top ? hitRejection(panel, x) : hitLanes(rows, laneHeight)(panel, x, y - top)), true);
+  }, (panel, x, y) => (top && y < top ? hitRejection(panel, x) : hitLanes(rows, laneHeight)(panel, x, y - top)), { scrolls: true });
 }
 
 function drawRejections(panel) {
@@ -293,128 +309,3 @@ function hitRejection(panel, x) {
   if (near.length === 1 && near[0][3] !== null) return { sequence: near[0][3] };
   return { title: near.length === 1 ? near[0][1] : `${near.length} requests`, lines: near.slice(0, 8).map(([at, name, text]) => [timeText(at), `${name} ${text}`]) };
 }
-
-// --- what is under the pointer -----------------------------------------------------------------------------------------
-
-function showTip(hit, x, y) {
-  const tip = document.getElementById("tip");
-  if (!hit) { tip.style.display = "none"; return; }
-  tip.replaceChildren();
-  const title = document.createElement("b");
-  let lines = hit.lines || [];
-  if (hit.sequence !== undefined) {
-    const info = data.sequences[hit.sequence];
-    title.textContent = info.about;
-    lines = info.lines;
-    if (hit.part === "prefill" || hit.part === "decode") {
-      const now = document.createElement("div");
-      const span = hit.first === hit.last ? `iteration ${hit.first}` : `iterations ${hit.first} to ${hit.last}`;
-      now.textContent = `Here: ${hit.part}, ${hit.tokens} ${hit.tokens === 1 ? "token" : "tokens"}, ${span}`;
-      tip.append(title, now);
-    } else tip.append(title);
-  } else { title.textContent = hit.title; tip.append(title); }
-  const list = document.createElement("ol");
-  for (const [when, what] of lines) {
-    const item = document.createElement("li"), left = document.createElement("span"), right = document.createElement("span");
-    left.textContent = when;
-    right.textContent = what;
-    item.append(left, right);
-    list.append(item);
-  }
-  if (lines.length) tip.append(list);
-  tip.style.display = "block";
-  const box = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(8, x + 16 + box.width > innerWidth ? x - box.width - 16 : x + 16)}px`;
-  tip.style.top = `${Math.max(8, Math.min(y + 14, innerHeight - box.height - 8))}px`;
-}
-
-// --- moving about ------------------------------------------------------------------------------------------------------
-
-function setView(from, to) {
-  const least = iterations ? 2 : 200;
-  const span = Math.min(Math.max(to - from, least), data.ends);
-  view.from = Math.max(0, Math.min(from, data.ends - span));
-  view.to = view.from + span;
-  requestAnimationFrame(drawAll);
-}
-
-function zoom(factor, at) {
-  setView(at - (at - view.from) * factor, at + (view.to - at) * factor);
-}
-
-function listen(panel) {
-  const { canvas } = panel;
-  let drag = null;
-  canvas.addEventListener("wheel", (event) => {
-    if (event.shiftKey) return; // lanes scroll
-    event.preventDefault();
-    zoom(event.deltaY > 0 ? 1.25 : 0.8, atOf(panel, event.offsetX));
-  }, { passive: false });
-  canvas.addEventListener("pointerdown", (event) => { drag = { x: event.offsetX, from: view.from }; canvas.setPointerCapture(event.pointerId); });
-  canvas.addEventListener("pointerup", () => { drag = null; });
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag) {
-      const span = view.to - view.from;
-      const moved = ((drag.x - event.offsetX) / (panel.width - GUTTER)) * span;
-      setView(drag.from + moved, drag.from + moved + span);
-      return;
-    }
-    showTip(event.offsetX < GUTTER ? null : panel.hit(panel, event.offsetX, event.offsetY), event.clientX, event.clientY);
-  });
-  canvas.addEventListener("pointerleave", () => showTip(null));
-  canvas.addEventListener("dblclick", (event) => zoom(0.4, atOf(panel, event.offsetX)));
-}
-
-addEventListener("keydown", (event) => {
-  if (event.target instanceof HTMLInputElement) return;
-  const span = view.to - view.from, middle = (view.from + view.to) / 2;
-  if (event.key === "+" || event.key === "=") zoom(0.7, middle);
-  else if (event.key === "-") zoom(1.4, middle);
-  else if (event.key === "0") setView(0, data.ends);
-  else if (event.key === "ArrowLeft") setView(view.from - span / 5, view.to - span / 5);
-  else if (event.key === "ArrowRight") setView(view.from + span / 5, view.to + span / 5);
-});
-
-document.getElementById("all").addEventListener("click", () => setView(0, data.ends));
-document.getElementById("colour").addEventListener("change", (event) => { state.colour = event.target.value; drawLegend(); drawAll(); });
-document.getElementById("find").addEventListener("input", (event) => {
-  const text = event.target.value.trim();
-  state.found = text ? new Set(data.sequences.flatMap((info, index) => (info.name.includes(text) || info.id.includes(text) ? [index] : []))) : null;
-  drawAll();
-});
-
-function drawLegend() {
-  const legend = document.getElementById("legend");
-  legend.replaceChildren();
-  const add = (colour, text) => {
-    const item = document.createElement("span"), box = document.createElement("i");
-    box.style.background = colour;
-    item.append(box, text);
-    legend.append(item);
-  };
-  const first = data.sequences.length ? 0 : null;
-  if (state.colour === "class") {
-    data.classes.forEach((name, index) => add(`hsl(${HUES[index % HUES.length]} 65% 55%)`, name));
-  } else if (first !== null) {
-    add(fillOf(first, "prefill"), "prefill");
-    add(fillOf(first, "decode"), "decode");
-    add(fillOf(first, "waits"), "waits");
-  }
-  add(css("--alarm"), "preempted, refused");
-}
-
-// --- begin -------------------------------------------------------------------------------------------------------------
-
-document.getElementById("facts").textContent = data.facts;
-if (!data.drivers.length && !data.waits.length) {
-  const none = document.createElement("p");
-  none.className = "none";
-  none.textContent = "Nothing ran in these logs.";
-  document.getElementById("main").append(none);
-}
-data.drivers.forEach(addDriver);
-if (data.waits.length || data.rejections.length) addQueue();
-drawLegend();
-drawAll();
-addEventListener("resize", drawAll);
-dark.addEventListener("change", () => { drawLegend(); drawAll(); });

@@ -39,6 +39,23 @@ async def test_a_killed_worker_ends_its_streams_with_a_typed_error_and_is_driven
         assert worker.epochs == sorted(set(worker.epochs)), "every connection has a higher epoch"
 
 
+async def test_capacity_is_that_of_the_workers_that_are_driven_here(
+    url: str, run_dir: Path, worker: WorkerPeer
+) -> None:
+    """How full is a share of something: a worker that is lost takes its slots out of it."""
+    async with member(url, run_dir, workers=(worker.address,), kv_blocks=40) as gateway:
+        await gateway.ready()
+
+        def capacity() -> tuple[float, float]:
+            return gateway.value("sluicegate_slots"), gateway.value("sluicegate_kv_blocks")
+
+        assert capacity() == (2, 40)
+        await worker.kill()
+        await wait_until(lambda: capacity() == (0, 0), "nothing is driven")
+        await worker.restart()
+        await wait_until(lambda: capacity() == (2, 40), "it is driven again")
+
+
 async def test_a_worker_that_makes_no_progress_counts_as_lost(url: str, run_dir: Path, worker: WorkerPeer) -> None:
     """A hung process keeps its socket open for ever."""
     async with member(url, run_dir, workers=(worker.address,), progress_timeout_s=0.2) as gateway:

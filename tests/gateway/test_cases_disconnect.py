@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from admission.queue import QueueBounds
 from gateway.driver import Driver
 from gateway.frames import FrameConnection
+from tests.gateway.fake_queue import claim_of
 from tests.gateway.front_door import Door, door, posted
 from tests.gateway.leaving import Client, behind_a_proxy, by_closing, by_kill, by_reset
 from tests.gateway.raw_http import connection
@@ -141,6 +142,22 @@ async def test_whatever_ends_them_sequences_give_everything_back(url: str, run_d
     async with door(url, run_dir, worker=WorkerPeer(SMALL), preset=GREEDY) as served:
         told = await soak(served, num_requests=200, seed=7)
     assert min(told.values()) > 0, told
+
+
+async def test_a_cancel_that_crosses_a_claim_ends_the_sequence(served: Door) -> None:
+    """Both come into one turn: begun anew, it would run for nobody, and the driver had no record of it."""
+    asking = asyncio.create_task(served.complete(max_tokens=1900))
+    await wait_until(lambda: served.slots == 1, "it runs")
+    (driver,) = served.gateway.assembly.drivers._drivers.values()
+    assert isinstance(driver, Driver)
+    (sequence_id,) = driver._book.records
+    driver.cancel((sequence_id,))
+    driver._take_claims((claim_of(sequence_id),))
+    await wait_until(lambda: not driver._book.records and served.slots == 0, "it has ended")
+    assert (await served.complete()).status == 200
+    assert len(served.worker.epochs) == 1, "the worker was never lost"
+    asking.cancel()
+    await asyncio.wait([asking])
 
 
 async def test_a_report_that_comes_late_gives_its_other_sequences_their_tokens(served: Door) -> None:

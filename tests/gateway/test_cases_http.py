@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import http.client
 import json
+import os
 import socket
 import struct
 
@@ -147,11 +148,12 @@ async def test_each_token_reaches_the_client_at_once(serve: ServeGateway) -> Non
 # --- peers that vanish ------------------------------------------------------------------------------------------------
 
 
-def lose_power(peer: socket.socket) -> None:
-    """From now on the socket drops whatever arrives, unacknowledged, as if its machine had lost power."""
+def lose_power(writer: asyncio.StreamWriter) -> None:
+    """From now on its socket drops whatever arrives, unacknowledged, as if its machine had lost power."""
     drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # one instruction: keep 0 bytes
     program = struct.pack("HL", 1, ctypes.addressof(drop_all))
-    peer.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
 
 async def test_a_vanished_peer_is_found_while_it_waits_and_while_it_streams(serve: ServeGateway) -> None:
@@ -165,8 +167,7 @@ async def test_a_vanished_peer_is_found_while_it_waits_and_while_it_streams(serv
         gateway.dispatcher.last.put(Tokens(token_ids=ids_of_text("Hello")))
         await reader.readuntil(b"Hello")
         for writer in (queued, streaming):
-            transport = writer.transport
-            lose_power(transport.get_extra_info("socket")._sock)
+            lose_power(writer)
         gateway.dispatcher.last.put(Tokens(token_ids=ids_of_text(" world")))
         await wait_until(lambda: gateway.outcome("cancelled") == 2, "both are given up", timeout_s=10)
     assert all(stream.cancels for stream in gateway.dispatcher.streams)

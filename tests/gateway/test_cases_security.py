@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.api import API
 from gateway.api_keys import ApiKeys
+from gateway.body_room import BodyRoom
 from gateway.key_file import ApiKey
 from gateway.routes import HEALTH_PATHS
 from tests.gateway.conftest import Gateway, ServeGateway
@@ -203,6 +205,33 @@ async def test_a_chunked_body_without_end_is_cut(serve: ServeGateway, path: str,
                 await writer.drain()
     assert peak_memory() - before < 20_000_000
     await wait_until(lambda: not gateway.transports(), "the connection is gone")
+
+
+async def test_all_bodies_together_are_bounded(serve: ServeGateway) -> None:
+    """H03: thousands of connections with a body each would be more than a machine has; what is held is given back."""
+    gateway = await serve(max_bodies_bytes=5000)
+    request = post(PATH, b" " * 2000 + BODY, extra="Connection: close\r\n")
+    async with connection(gateway.port) as (_, first), connection(gateway.port) as (second, asks), asyncio.timeout(5):
+        first.write(request[:-10])
+        await wait_until(lambda: bodies_of(gateway).held_bytes > 1900, "most of the first has come")
+        asks.write(request)
+        assert (await second.readline()).split()[1] == b"200"
+        first.write(request[-10:])
+        await wait_until(lambda: bodies_of(gateway).held_bytes == 0, "both are read")
+        async with connection(gateway.port) as (_, large):
+            large.write(post(PATH, b" " * 4000 + BODY)[:-10])
+            await wait_until(lambda: bodies_of(gateway).held_bytes > 3900, "most of a large one has come")
+            refused = await exchange(gateway.port, request)
+            assert refused.split(b" ", 2)[1] == b"503"
+            assert error_code(refused) == "too_many_connections"
+        await wait_until(lambda: bodies_of(gateway).held_bytes == 0, "it has left")
+    assert (await gateway.complete()).status == 200
+
+
+def bodies_of(gateway: Gateway) -> BodyRoom:
+    app = gateway.runner.app
+    assert app is not None
+    return app[API].bodies
 
 
 async def test_multipart_is_never_parsed(gateway: Gateway) -> None:

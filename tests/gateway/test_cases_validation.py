@@ -135,7 +135,7 @@ async def test_a_giant_output_is_refused_by_the_context(gateway: Gateway) -> Non
     reply = await gateway.complete(max_tokens=10**12)
     assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "context_length_exceeded", "max_tokens")
     reply = await gateway.complete(min_tokens=300)
-    assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "context_length_exceeded", "min_tokens")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -46,7 +46,7 @@ def test_a_comment_says_what_is_known(places: list[Place | None], comment: bytes
     assert comment_on(waiting(*places)) == comment
 
 
-@pytest.mark.parametrize("values", [("maybe",), ("true", "true"), ("1",)])
+@pytest.mark.parametrize("values", [("",), ("maybe",), ("true", "true"), ("1",), ("True",)])
 def test_a_header_that_is_no_answer_is_refused(values: tuple[str, ...]) -> None:
     """Ignored, a client would wait for a sign that never comes."""
     with pytest.raises(Refused) as refused:
@@ -56,7 +56,7 @@ def test_a_header_that_is_no_answer_is_refused(values: tuple[str, ...]) -> None:
 
 def test_only_a_stream_can_begin_early() -> None:
     """An answer that is one JSON object has one status."""
-    assert [wants_early(values, stream=True) for values in ((), ("false",), ("True",))] == [False, False, True]
+    assert [wants_early(values, stream=True) for values in ((), ("false",), ("true",))] == [False, False, True]
     assert not wants_early(("false",), stream=False)
     with pytest.raises(Refused):
         wants_early(("true",), stream=False)

@@ -19,8 +19,9 @@ def metrics_of_the_code() -> list[tuple[str, str, tuple[str, ...], str]]:
     found = []
     for part in (metrics.requests, metrics.queue, metrics.workers):
         for metric in vars(part).values():
-            name = f"{metric._name}_total" if metric._type == "counter" else metric._name
-            found.append((name, metric._type, metric._labelnames, metric._documentation))
+            (family,) = metric.collect()
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            found.append((name, family.type, getattr(metric, "_labelnames", ()), family.documentation))
     return found
 
 

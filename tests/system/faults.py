@@ -1,14 +1,14 @@
-"""Two gateways over one Redis and two workers, where something happens to the first at a chosen point of an act.
+"""Two gateways over one Redis and two workers, where something happens to one of them at a chosen point of an act.
 
-The first gateway reaches Redis through a tap that strikes: it cuts the connection, or kills the gateway on the spot.
-What the second one's clients see is what the tests are about.
+Both reach Redis through taps. That of a gateway which drives a worker, and so claims, strikes: it cuts the connection,
+or kills the gateway on the spot. What the other one's clients see is what the tests are about.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import redis.asyncio
 
 from admission.redis_client import connect
 from gateway.redis_server import RedisServer
-from tests.system.cluster import script
+from tests.system.cluster import metric_of, script
 from tests.system.load import Outcome, Shot
 from tests.system.processes import Gateway, Processes, start_apart
 from tests.system.redis_tap import EXCHANGE, Point, RedisTap, Side
@@ -35,29 +35,13 @@ POINTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyCluster:
-    """The first gateway is ``struck``; what happens to the other is its consequence."""
+    """``tap`` is that of the gateway that is ``struck``; what happens to the other is its consequence."""
 
     processes: Processes
     redis: redis.asyncio.Redis
     tap: RedisTap
-
-    @property
-    def struck(self) -> Gateway:
-        return self.processes.gateways[0]
-
-    @property
-    def other(self) -> Gateway:
-        return self.processes.gateways[1]
-
-
-class Strike:
-    """What happens at a point, chosen once the cluster is there: nothing but the cut, or also ``act``."""
-
-    def __init__(self) -> None:
-        self.act: Callable[[], None] = lambda: None
-
-    def __call__(self) -> None:
-        self.act()
+    struck: Gateway
+    other: Gateway
 
 
 @asynccontextmanager
@@ -66,22 +50,24 @@ async def faulty_cluster(
 ) -> AsyncIterator[FaultyCluster]:
     """A cluster that is struck at ``points``."""
     async with AsyncExitStack() as stack:
-        strike = Strike()
-        tap = RedisTap(socket=folder / "tap.sock", redis_socket=server.socket, points=points, strike=strike)
-        await stack.enter_async_context(tap.running())
+        taps = [RedisTap(socket=folder / f"tap{number}.sock", redis_socket=server.socket) for number in range(2)]
+        for tap in taps:
+            await stack.enter_async_context(tap.running())
         processes = await stack.enter_async_context(
             start_apart(
                 folder,
-                redis_urls=(tap.url, server.url),
+                redis_urls=[tap.url for tap in taps],
                 fake_worker=WORKER,
                 flags=("--queue-requests", str(QUEUE)),
             )
         )
         client = connect(server.url)
         stack.push_async_callback(client.aclose)
-        if kills:
-            strike.act = processes.gateways[0].kill
-        yield FaultyCluster(processes=processes, redis=client, tap=tap)
+        first, second = processes.gateways
+        drives = await metric_of([first.address], "sluicegate_slots") > 0
+        struck, other, tap = (first, second, taps[0]) if drives else (second, first, taps[1])
+        tap.arm(points, strike=struck.kill if kills else lambda: None)
+        yield FaultyCluster(processes=processes, redis=client, tap=tap, struck=struck, other=other)
 
 
 def shots_at(

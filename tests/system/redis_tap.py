@@ -44,7 +44,7 @@ class Point:
 
 
 class RedisTap:
-    """``points`` are struck once each, and then stand in ``struck``. ``strike`` may do more than cut the connection.
+    """Strikes at the points that it is armed with, once each; then they stand in ``struck``.
 
     ``on_reply(act, value)`` sees every reply to an act, before anything else is done with it.
     """
@@ -54,19 +54,22 @@ class RedisTap:
         *,
         socket: Path,
         redis_socket: Path,
-        points: Iterable[Point] = (),
-        strike: Callable[[], None] = lambda: None,
         on_reply: Callable[[str, Any], None] = lambda _act, _value: None,
     ) -> None:
         self.url = f"unix://{socket}"
         self.struck: list[Point] = []
         self._socket = socket
         self._redis_socket = redis_socket
-        self._points = set(points)
-        self._strike = strike
+        self._points: set[Point] = set()
+        self._strike: Callable[[], None] = lambda: None
         self._on_reply = on_reply
         self._acts = _acts_by_digest()
         self._passed: Counter[tuple[str, Side]] = Counter()
+
+    def arm(self, points: Iterable[Point], *, strike: Callable[[], None] = lambda: None) -> None:
+        """Strike at ``points``, counted from now. ``strike`` may do more than cut the connection."""
+        self._points, self._strike = set(points), strike
+        self._passed.clear()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RedisTap]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import openai
 import pytest
@@ -131,6 +132,24 @@ async def test_preempted_for_slots_and_for_memory_answers_stay_the_same(
         print(f"\npreempted {preempted}: {len(texts)} prompts, {ties} parted where the two best are closer than {TIE}")
 
 
+async def test_with_deterministic_a_crowd_changes_nothing_in_bfloat16_either(tmp_path: Path) -> None:
+    """C01: equal to the letter, drawn as well as greedy; the reference is the server itself, with nobody else there."""
+    flags = ("--dtype", "bfloat16", "--device", "cpu", "--threads", "1", "--deterministic", "--token-budget", "48")
+    random = Random(5)
+    prompts = [[random.randrange(20, 40_000) for _ in range(length)] for length in LENGTHS[1:8:2]]
+    async with (
+        start_cluster(tmp_path, *flags, "--prefill-chunk", "20", start_within_s=LOAD_WITHIN_S) as cluster,
+        openai.AsyncOpenAI(base_url=cluster.base_url, api_key="none", max_retries=0, timeout=300) as client,
+    ):
+        for temperature in (0.0, 0.9):
+            alone = [await complete(client, prompt, max_tokens=5, temperature=temperature) for prompt in prompts]
+            crowd = await asyncio.gather(
+                *(complete(client, prompt, max_tokens=5, temperature=temperature) for prompt in prompts)
+            )
+            assert crowd == alone
+        await wait_until(cluster.is_idle, "everything is given back")
+
+
 async def test_a_chat_streams_english_about_the_question(cluster: Cluster) -> None:
     """What `make run` promises, as the official SDK sees it."""
     question = "What is the capital of France?"
@@ -151,10 +170,20 @@ async def test_a_chat_streams_english_about_the_question(cluster: Cluster) -> No
 
 
 async def complete(
-    client: openai.AsyncOpenAI, prompt: list[int], *, max_tokens: int = MAX_TOKENS, tier: str = "default"
+    client: openai.AsyncOpenAI,
+    prompt: list[int],
+    *,
+    max_tokens: int = MAX_TOKENS,
+    tier: str = "default",
+    temperature: float = 0.0,
 ) -> str:
     answer = await client.completions.create(
-        model=DEFAULT_MODEL, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body={"service_tier": tier}
+        model=DEFAULT_MODEL,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=7,
+        extra_body={"service_tier": tier},
     )
     return answer.choices[0].text
 

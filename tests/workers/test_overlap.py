@@ -20,7 +20,7 @@ from workers.fake_script import FakeScript
 from workers.listener import listen, stop_listening
 from workers.overlap import OverlappingExecutor
 from workers.server import Server
-from workers.wire import PlanMessage, ReportMessage, UnixAddress
+from workers.wire import Hello, PlanMessage, ReportMessage, UnixAddress
 
 
 class Device(FakeExecutor):
@@ -146,6 +146,25 @@ async def test_a_driver_that_leaves_is_forgotten_with_its_steps(device: Device, 
     end.close()
     device.do_one()
     await assert_serves(device, path)
+
+
+async def test_nobody_is_greeted_while_the_device_works_for_a_lost_driver(
+    device: Device, end: GatewayEnd, path: Path
+) -> None:
+    """It may hang there for ever, and a new driver's sequences would wait behind it and move for nothing."""
+    end.send(NOTHING, change(step=2))
+    await wait_until(lambda: device.begun == [1, 2], "both are begun")
+    end.close()
+    new = GatewayEnd(path)
+    new.prove()
+    device.do_one()
+    new.sock.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        new.receive(Hello)
+    device.do_one()
+    new.sock.settimeout(5.0)
+    assert new.receive(Hello).last_epoch == 1
+    new.close()
 
 
 async def assert_serves(device: Device, path: Path) -> None:

@@ -62,6 +62,10 @@ class Recording:
         finished = tuple(Finished(slot=slot, reason=FinishReason.STOP) for slot in stopped)
         self.step(Reported(step=plan, finished=finished))
 
+    def run_for(self, reports: int) -> None:
+        for _ in range(reports):
+            self.report()
+
     def run(self) -> None:
         """Until nothing is in flight."""
         while self.in_flight:

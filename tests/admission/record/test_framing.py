@@ -7,7 +7,7 @@ import zlib
 import msgpack
 import pytest
 
-from admission.record.framing import MAGIC, LogCut, LogDamaged, read_frames
+from admission.record.framing import MAGIC, LogCut, LogDamaged, check_frames, read_frames
 from tests.admission.record.recorded import as_bytes, busy_recording
 
 
@@ -24,13 +24,23 @@ def test_what_was_written_is_read() -> None:
         assert list(read_frames(as_bytes(segment))) == segment
 
 
-def test_no_flipped_bit_goes_unseen(log: bytes) -> None:
-    """A log that is not what happened must never be replayed as if it were."""
+def test_every_flipped_bit_is_damage_and_no_early_end(log: bytes) -> None:
+    """A log that is not what happened must never be replayed as if it were, not even as far as the flip."""
     for place in range(0, len(log), 7):
         damaged = bytearray(log)
         damaged[place] ^= 1 << place % 8
-        with pytest.raises((LogDamaged, LogCut)):
+        with pytest.raises(LogDamaged):
+            check_frames(bytes(damaged))
+        with pytest.raises(LogDamaged):
             list(read_frames(bytes(damaged)))
+
+
+def test_a_flip_in_a_length_is_damage(log: bytes) -> None:
+    """A length that points past the end would look as if the writer had been killed."""
+    place = len(MAGIC) + 1
+    damaged = log[:place] + bytes([log[place] ^ 1]) + log[place + 1 :]
+    with pytest.raises(LogDamaged, match="checksum of its length"):
+        list(read_frames(damaged))
 
 
 def test_a_record_that_was_taken_out_is_missed(log: bytes) -> None:
@@ -52,6 +62,22 @@ def test_a_log_that_was_cut_gives_what_is_whole(log: bytes, missing: int) -> Non
         next(whole)
 
 
+def test_a_log_that_was_cut_between_two_records_is_cut(log: bytes) -> None:
+    """All that is there is whole, but it is not all."""
+    missing = len(frames_of(log)[-1])
+    with pytest.raises(LogCut):
+        list(read_frames(log[:-missing]))
+    with pytest.raises(LogCut):
+        check_frames(log[:-missing])
+
+
+@pytest.mark.parametrize("size", [0, 5, len(MAGIC), len(MAGIC) + 20])
+def test_a_log_that_was_cut_in_its_first_record_is_cut_and_empty(log: bytes, size: int) -> None:
+    """A gateway can be killed in the moment in which it opens a file: that is no damage."""
+    with pytest.raises(LogCut):
+        list(read_frames(log[:size]))
+
+
 def test_another_file_is_no_log() -> None:
     """Somebody will pass the wrong file."""
     with pytest.raises(LogDamaged, match="no log of this version"):
@@ -62,15 +88,16 @@ def test_a_record_of_another_version_is_refused_with_its_place() -> None:
     """The bytes are whole, but what they say has no meaning here."""
     body = msgpack.packb((99, 1, 2))
     length = len(body).to_bytes(4, "big")
-    checksum = zlib.crc32(body, zlib.crc32(length, zlib.crc32(MAGIC)))
+    of_length = zlib.crc32(length, zlib.crc32(MAGIC))
+    checksums = of_length.to_bytes(4, "big") + zlib.crc32(body, of_length).to_bytes(4, "big")
     with pytest.raises(LogDamaged, match="record 0 at byte 17: it was written by another version"):
-        list(read_frames(MAGIC + length + checksum.to_bytes(4, "big") + body))
+        list(read_frames(MAGIC + length + checksums + body))
 
 
 def frames_of(log: bytes) -> list[bytes]:
     frames, offset = [], log.index(b"\n") + 1
     while offset < len(log):
-        length = 8 + int.from_bytes(log[offset : offset + 4], "big")
+        length = 12 + int.from_bytes(log[offset : offset + 4], "big")
         frames.append(log[offset : offset + length])
         offset += length
     return frames

@@ -79,8 +79,8 @@ class Recorded:
         self.acts.append(Returned(now_us=self.now_us, act=self._number(), model="m", driver_id="d", sequence_ids=names))
 
     def withdraw(self, name: str) -> None:
-        self.queue.withdraw(name, self.now_us)
-        self.acts.append(Withdrew(now_us=self.now_us, act=self._number(), model="m", sequence_id=name))
+        outcome = self.queue.withdraw(name, self.now_us).outcome
+        self.acts.append(Withdrew(now_us=self.now_us, act=self._number(), model="m", sequence_id=name, outcome=outcome))
 
     def check(self) -> QueueChecked:
         return check_queue(self.acts, BOUNDS, {})

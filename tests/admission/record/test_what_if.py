@@ -21,10 +21,9 @@ from admission.record.entries import LogEntry
 from admission.record.fates import COMPLETED, UNFINISHED, Fates, read_fates
 from admission.record.figures import Objectives, figures
 from admission.record.fit import error_of, fit_cost
-from admission.record.queue_check import check_queue
-from admission.record.simulated import SimulationLog
+from admission.record.queue_check import check_queue, in_order
+from admission.record.simulated import MODEL, SimulationLog
 from admission.record.verify import DriverReplay
-from admission.record.waiting import merge
 from admission.record.what_if import offers_of, replay_offers
 from admission.standing import WaitingOrderName
 from admission.trace_csv import Arrival
@@ -132,7 +131,7 @@ def test_the_logs_of_any_simulation_verify(seed: int, preset: str, num_drivers: 
     ran = Simulated(arrivals(seed, leaving=0.2), setup(preset, num_drivers=num_drivers, max_in_flight=in_flight))
     for entries in ran.drivers.values():
         assert DriverReplay().segment(entries) is None
-    assert not check_queue(merge([ran.door]), setup(preset).doorway(()).bounds, dict(RULES)).differences
+    assert not check_queue(in_order([ran.door], MODEL), setup(preset).doorway(()).bounds, dict(RULES)).differences
     timed = [timed for course in ran.courses for timed in course.iterations]
     assert len(timed) == len(ran.rows)
     assert error_of(COST, timed).p90 == 0.0, "the work of each iteration is read out of the log as it was done"

@@ -65,7 +65,8 @@ class Crowd:
         return requests, took_s
 
     async def stop(self) -> None:
-        self._process.kill()
+        if self._process.returncode is None:
+            self._process.kill()
         await self._process.wait()
 
     async def _tell(self, act: str, **arguments: object) -> Any:
