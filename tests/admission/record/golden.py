@@ -10,7 +10,7 @@ from admission.record.clocks import Clocks
 from admission.record.entries import LogEntry
 from admission.record.explain import Explainer
 from admission.record.picture import Picture, picture
-from admission.record.simulated import SimulationLog
+from admission.record.simulated import DRIVER, SimulationLog
 from admission.record.tell import tell
 from admission.scenario import parse_scenario
 from admission.simulate import simulate
@@ -38,5 +38,5 @@ def golden_logs(name: str = "baseline") -> GoldenLogs:
     driver: list[LogEntry] = []
     door: list[LogEntry] = []
     scenario = parse_scenario((GOLDEN / f"{name}.scenario.json").read_text())
-    simulate(scenario, PRESETS["tutorial"], SimulationLog(driver=driver.append, door=door.append))
+    simulate(scenario, PRESETS["tutorial"], SimulationLog(drivers={DRIVER: driver.append}, door=door.append))
     return GoldenLogs(driver, door)
