@@ -9,7 +9,7 @@ from pathlib import Path
 
 from admission.record.entries import Closed, DoorOpened, LogEntry, Opened
 from admission.record.framing import LogCut, LogDamaged, check_frames, read_frames
-from gateway.recording import SUFFIX
+from gateway.log_writer import SUFFIX
 
 
 class BadLog(Exception):

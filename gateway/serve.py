@@ -31,9 +31,10 @@ from gateway.class_table import ClassTable
 from gateway.clock import monotonic_us
 from gateway.http_settings import HttpSettings
 from gateway.key_file import read_keys
+from gateway.log_writer import RecordBounds
 from gateway.metrics import Metrics
 from gateway.open_files import connections_that_fit
-from gateway.recording import RecordBounds, Recorder
+from gateway.recording import Recorder
 from gateway.settings import GatewaySettings
 from gateway.tasks import run_beside
 

@@ -25,7 +25,7 @@ from admission.events import (
     Reported,
     SequenceSpec,
 )
-from admission.record.entries import Executed, LogEntry, Opened, Stepped
+from admission.record.entries import Closed, Executed, LogEntry, Opened, Stepped
 from admission.record.snapshot import thaw
 
 
@@ -86,29 +86,48 @@ def follow(entries: Iterable[LogEntry], *, offset_us: int = 0) -> Course | None:
     """
     follower: _Follower | None = None
     for entry in entries:
+        if follower is None:
+            follower = _Follower(entry, offset_us) if isinstance(entry, Opened) else None
+            continue
         match entry:
-            case Opened() if follower is None or not entry.is_whole:
-                course = follower.course if follower is not None else Course(driver_id=entry.driver_id)
-                follower = _Follower(entry, course, offset_us)
-            case Stepped() if follower is not None:
+            case Opened():
+                follower.open(entry)
+            case Stepped():
                 follower.step(entry)
-            case Executed() if follower is not None:
+            case Executed():
                 follower.executed[entry.step] = entry
+            case Closed():
+                follower.has_closed = True
     return None if follower is None else follower.course
 
 
 class _Follower:
-    """Follows one scheduler; after a gap in the log another one goes on with the same course."""
+    """Follows one scheduler, and after a gap in the log the one that was there then."""
 
-    def __init__(self, opened: Opened, course: Course, offset_us: int) -> None:
-        self.course = course
-        self.executed: dict[int, Executed] = {}
+    def __init__(self, opened: Opened, offset_us: int) -> None:
+        self.course = Course(driver_id=opened.driver_id)
+        self.has_closed = False
         self._offset_us = offset_us
+        self._segment = opened.segment
+        self._begin(opened)
+
+    def open(self, opened: Opened) -> None:
+        """The next segment: it goes on where the one before ended, or there is a gap."""
+        follows = self.has_closed and opened.is_whole and opened.segment == self._segment + 1
+        self._segment, self.has_closed = opened.segment, False
+        if not follows:
+            for path in self.course.paths.values():
+                path.known = None
+            self._begin(opened)
+
+    def _begin(self, opened: Opened) -> None:
+        self.executed: dict[int, Executed] = {}
         self._sent: dict[int, _Sent] = {}
         self._reported_us = 0  # as the log counts, like all times until they are given out
-        self._held: dict[int, Path] = {}
-        for slot, spec in thaw(opened.state).held():
-            self._held[slot] = self._path(spec, is_partial=True)
+        scheduler = thaw(opened.state)
+        for spec in scheduler.known():
+            self._path(spec, is_partial=True)
+        self._held = {slot: self._path(spec, is_partial=True) for slot, spec in scheduler.held()}
 
     def step(self, stepped: Stepped) -> None:
         for event in stepped.events:

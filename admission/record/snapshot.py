@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -28,7 +30,7 @@ from admission.limits import Limits
 from admission.memory import Memory
 from admission.planner import Planner
 from admission.prefixes import Prefixes
-from admission.presets import Batching, KvAdmission, PrefillRule, PrefixReuse, Preset, Progress, SlotPreemption
+from admission.presets import Batching, KvAdmission, PrefillRule, PrefixReuse, Preset, Progress, SlotPreemption, preset
 from admission.roster import Outbox, Roster
 from admission.scheduler import PlanInFlight, Scheduler
 from admission.sequence import Sequence
@@ -122,7 +124,7 @@ class _Freezer:
 
     def __init__(self) -> None:
         self._met: dict[int, int] = {}
-        self._kept: list[object] = []  # so that no id is used twice
+        self.kept: list[object] = []  # so that no id is used twice
 
     def value(self, value: Any) -> Any:
         kind = type(value)
@@ -144,8 +146,8 @@ class _Freezer:
         number = self._met.get(id(value))
         if number is not None:
             return ("ref", number)
-        self._met[id(value)] = len(self._kept)
-        self._kept.append(value)
+        self._met[id(value)] = len(self.kept)
+        self.kept.append(value)
         kind = type(value)
         if kind in _CONTAINERS:
             return (_CONTAINERS[kind], *self._items(value))
@@ -190,12 +192,13 @@ class _Thawer:
                 raise SnapshotError(f"unknown kind {kind!r}")
 
     def _object(self, class_name: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-        made: Any = object.__new__(_CLASSES[class_name])
+        cls = _CLASSES[class_name]
+        if names != _layout(cls):
+            raise SnapshotError(f"{class_name} has other attributes in this version")
+        made: Any = object.__new__(cls)
         self._met.append(made)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(made, name, self.value(value))
-        if _attributes(made) != tuple(names):
-            raise SnapshotError(f"{class_name} has other attributes in this version")
         return made
 
     def _container(self, kind: str, items: list[Any]) -> Any:
@@ -208,6 +211,17 @@ class _Thawer:
         else:
             made.extend(values)
         return made
+
+
+@cache
+def _layout(cls: type) -> tuple[str, ...]:
+    """The attributes that objects of a class have in this version: fields, or what one in a new scheduler has."""
+    if is_dataclass(cls):
+        return tuple(sorted([field.name for field in fields(cls)]))
+    new = Scheduler(Limits(max_slots=1, token_budget=1, prefill_chunk=1), preset("tutorial"))
+    freezer = _Freezer()
+    freezer.value(new)
+    return next(_attributes(part) for part in freezer.kept if type(part) is cls)
 
 
 def _attributes(value: Any) -> tuple[str, ...]:

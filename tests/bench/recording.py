@@ -4,7 +4,8 @@
 fast as they can is the worst case, as then every microsecond of CPU is throughput; with iterations of 20 ms, which is a
 fast model, what counts is CPU per token. Each pair of rounds gives a ratio; printed are medians, and how far apart the
 middle half of the ratios lies: on a busy machine far more than what is looked for. *Thread* is what the writing thread
-took of the CPU of the recording gateway, which other processes blur less.
+took of the CPU of the recording gateway (what side threads take without recording left out), which other processes blur
+less.
 
 *One step*: what the event loop does to record it (an object in a list), what the writing thread does (bytes), and how
 many bytes. *Rotation*: how long the event loop stands still while it writes down the state of a full scheduler.
@@ -68,16 +69,22 @@ async def serving(folder: Path, iteration_us: int) -> None:
     print(
         f"{iteration_us / 1_000:>12.0f} {median(speeds):>10.0f} {median(recorded_speeds):>10.0f}"
         f" {_ratio(recorded_speeds, speeds):>15} {median(cpu):>14.2f} {median(recorded_cpu):>10.2f}"
-        f" {_ratio(recorded_cpu, cpu):>15} {median(each.thread for each in rounds):>8.2%}",
+        f" {_ratio(recorded_cpu, cpu):>15} {_thread(rounds) - _thread(plain_rounds):>8.2%}",
         flush=True,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
+    """``thread``: what threads other than the event loop's took of the CPU."""
+
     tokens_per_s: float
     us_per_token: float
     thread: float
+
+
+def _thread(rounds: Sequence[_Round]) -> float:
+    return median([each.thread for each in rounds])
 
 
 async def _pair(without: Serving, with_record: Serving, number: int) -> tuple[_Round, _Round]:

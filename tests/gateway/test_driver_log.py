@@ -17,7 +17,8 @@ from admission.record.tell import tell
 from admission.record.verify import DriverReplay
 from gateway.clock import monotonic_us
 from gateway.log_files import Segment, read_logs
-from gateway.recording import RecordBounds, Recorder
+from gateway.log_writer import RecordBounds
+from gateway.recording import Recorder
 from tests.gateway.small_cluster import is_idle, member, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until

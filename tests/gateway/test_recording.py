@@ -17,7 +17,9 @@ from admission.queue import QueueBounds, Withdrawn
 from admission.record.entries import Closed, DoorOpened, LogEntry, Withdrew
 from admission.record.framing import LogCut, read_frames
 from admission.standing import WaitingOrderName
-from gateway.recording import MOST_PENDING, RETRY_S, Log, RecordBounds, Recorder, _LogWriter, _Shelf
+from gateway.log_writer import RETRY_S, LogWriter, RecordBounds, Shelf
+from gateway.recorded_log import MOST_PENDING, Log
+from gateway.recording import Recorder
 
 SMALL = RecordBounds(total_bytes=1_000_000, segment_bytes=2_000)
 
@@ -29,8 +31,8 @@ class Desk:
         self.now_us = 0
         self.num_openings = 0
         self.log = Log(name, self._opens)
-        self.shelf = _Shelf(folder, "g0", bounds.total_bytes)
-        self.writer = _LogWriter(self.log, folder, self.shelf, bounds, lambda: self.now_us)
+        self.shelf = Shelf(folder, "g0", bounds.total_bytes)
+        self.writer = LogWriter(self.log, folder, self.shelf, bounds, lambda: self.now_us)
 
     def _opens(self) -> DoorOpened:
         self.num_openings += 1
