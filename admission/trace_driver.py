@@ -1,12 +1,14 @@
 """One driver of a simulated trace: its scheduler, and the worker behind it that executes plans one after the other.
 
 Like a live driver it takes *turns*: it claims until the store gives it nothing more, and plans until as many plans are
-on the worker as may be, or nothing is to run. The worker begins a plan when it has executed the one before. What it
-does and how long that takes is known when it begins; what has come of it is told at its end (``finish``).
+on the worker as may be, or nothing is to run. Where plans run ahead of reports it then claims once more, as a live
+driver does while the plan computes; with one plan in flight it waits for the report. The worker begins a plan when it
+has executed the one before. What it does and how long that takes is known when it begins; what has come of it is told
+at its end (``finish``).
 
 A plan that only frees slots, or names nobody but those whose end it crossed, computes nothing: it takes no time and is
-no iteration. What was preempted, or has left,
-since the plan before is in no later plan; the worker stops it with the next one that it begins.
+no iteration. What was preempted, or has left, since the plan before is in no later plan; the worker stops it with the
+next one that it begins.
 """
 
 from __future__ import annotations
@@ -104,9 +106,13 @@ class TraceDriver:
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def claim(self, now_us: int) -> None:
+    def claim(self, now_us: int) -> bool:
+        """Whether anything was given."""
+        has_claimed = False
         while claims := self._queue.claim(self.name, self.scheduler.want(), now_us):
             self.take(claims, now_us)
+            has_claimed = True
+        return has_claimed
 
     def keep_want(self, now_us: int) -> None:
         """Speak up if the want would expire otherwise, and take what was handed over."""
@@ -129,7 +135,9 @@ class TraceDriver:
                     break
                 step = self.step(now_us)
             self.wake_us = step.wake_at
-            if not self._begin(now_us):
+            has_reported = self._begin(now_us)
+            has_claimed = self._limits.max_in_flight > 1 and self.claim(now_us)
+            if not has_reported and (not has_claimed or self.scheduler.is_ahead):
                 return
 
     def step(self, now_us: int) -> Step:
