@@ -11,11 +11,12 @@ from typing import NoReturn
 import orjson
 
 from admission.record.entries import TimeUnit
+from admission.record.explain import Explainer
 from admission.record.perfetto import trace_events
 from admission.record.picture import Picture, picture
 from admission.record.sentences import counted
 from gateway.log_files import BadLog
-from gateway.log_stories import Stories, read_stories, when
+from gateway.log_stories import read_stories, when
 from gateway.trace_page import Numbered, page
 
 BAD_INPUT = 2
@@ -29,10 +30,11 @@ def trace_main(argv: Sequence[str]) -> int:
     try:
         stories = read_stories(arguments.logs)
         drawn = picture(stories.drivers, stories.doors, stories.clocks)
+        explainer = stories.explainer()
         if arguments.perfetto is not None:
-            arguments.perfetto.write_bytes(orjson.dumps(trace_events(drawn, _names(stories))))
+            arguments.perfetto.write_bytes(orjson.dumps(trace_events(drawn, _names(explainer))))
         if arguments.html is not None:
-            arguments.html.write_bytes(page(drawn, _numbered(stories), facts=_facts(drawn)))
+            arguments.html.write_bytes(page(drawn, _numbered(explainer, stories.clocks.unit), facts=_facts(drawn)))
     except BadLog as error:
         return _refuse(str(error))
     except OSError as error:
@@ -40,13 +42,11 @@ def trace_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _names(stories: Stories) -> dict[str, str]:
-    explainer = stories.explainer()
+def _names(explainer: Explainer) -> dict[str, str]:
     return {sequence_id: explainer.name_of(sequence_id) for sequence_id in explainer.sequence_ids()}
 
 
-def _numbered(stories: Stories) -> Numbered:
-    explainer, unit = stories.explainer(), stories.clocks.unit
+def _numbered(explainer: Explainer, unit: TimeUnit) -> Numbered:
     rows = []
     for sequence_id in explainer.sequence_ids():
         explanation = explainer.sequence(sequence_id)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from admission.record.entries import Answered, LogEntry, OfferMade
 
+ANSWER_PREFIXES = ("chatcmpl-", "cmpl-")
+"""What the id of an answer has before the id of its request."""
+
 MOST_NAMES = 3
 """Of others that are named in a sentence; the rest are counted."""
 
@@ -30,8 +33,9 @@ class Names:
         """The requests that a client may mean: by our id, its own, or the id of the answer, which ends in ours."""
         if asked in self._own_ids:
             return list(self._own_ids[asked])
-        last = asked.rpartition("-")[2]
-        return [last if asked not in self._sequences and last in self._sequences else asked]
+        if asked in self._sequences:
+            return [asked]
+        return [next((asked.removeprefix(prefix) for prefix in ANSWER_PREFIXES if asked.startswith(prefix)), asked)]
 
     def offered(self) -> list[str]:
         """Every sequence, in the order of their offers."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import msgpack
@@ -92,7 +93,7 @@ _RULES: Mapping[str, Callable[..., Any]] = {
 }
 _MAKERS: dict[str, Callable[[], Any]] = {"list": list, "deque": deque, "dict": dict, "counter": Counter}
 _CONTAINERS = {maker: name for name, maker in _MAKERS.items()}
-_SCALARS = (type(None), bool, int, str, bytes)
+_SCALARS = frozenset({type(None), bool, int, str, bytes})
 
 
 def freeze(scheduler: Scheduler) -> bytes:
@@ -157,9 +158,8 @@ class _Freezer:
         return ("object", kind.__name__, names, tuple([self.value(getattr(value, name)) for name in names]))
 
     def _items(self, container: Any) -> list[Any]:
-        if isinstance(container, dict):
-            return [self.value(part) for pair in container.items() for part in pair]
-        return [item if type(item) is int else self.value(item) for item in container]  # a pool has many numbers
+        parts = chain.from_iterable(container.items()) if isinstance(container, dict) else container
+        return [part if type(part) in _SCALARS else self.value(part) for part in parts]  # a pool has many numbers
 
 
 class _Thawer:
@@ -173,7 +173,7 @@ class _Thawer:
             return data
         kind, *rest = data
         if kind == "tuple":
-            return tuple([self.value(item) for item in rest])
+            return tuple([item if type(item) in _SCALARS else self.value(item) for item in rest])
         if kind == "ref":
             return self._met[rest[0]]
         if kind == "object":
@@ -204,7 +204,7 @@ class _Thawer:
     def _container(self, kind: str, items: list[Any]) -> Any:
         made: Any = _MAKERS[kind]()
         self._met.append(made)
-        values = [self.value(item) for item in items]
+        values = [item if type(item) in _SCALARS else self.value(item) for item in items]
         if isinstance(made, dict):
             pairs = iter(values)
             dict.update(made, zip(pairs, pairs, strict=True))  # a Counter would count the pairs

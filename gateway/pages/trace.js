@@ -307,5 +307,6 @@ function hitRejection(panel, x) {
   const near = data.rejections.filter(([at]) => Math.abs(xOf(panel, at) - x) < 6);
   if (!near.length) return null;
   if (near.length === 1 && near[0][3] !== null) return { sequence: near[0][3] };
-  return { title: near.length === 1 ? near[0][1] : `${near.length} requests`, lines: near.slice(0, 8).map(([at, name, text]) => [timeText(at), `${name} ${text}`]) };
+  if (near.length === 1) return { title: near[0][1], lines: [[timeText(near[0][0]), near[0][2]]] };
+  return { title: `${near.length} requests`, lines: near.slice(0, 8).map(([at, name, text]) => [timeText(at), `${name} ${text}`]) };
 }

@@ -72,7 +72,7 @@ function listen(panel) {
 }
 
 addEventListener("keydown", (event) => {
-  if (event.target instanceof HTMLInputElement) return;
+  if (event.ctrlKey || event.metaKey || event.target.closest("input, select")) return;
   const span = view.to - view.from, middle = (view.from + view.to) / 2;
   if (event.key === "+" || event.key === "=") zoom(0.7, middle);
   else if (event.key === "-") zoom(1.4, middle);
