@@ -19,7 +19,7 @@ from workers.settings import WorkerSettings
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 COMMANDS = set(re.findall(r"^  (\w+) +\w", HELP, flags=re.MULTILINE))
-OTHER_FLAGS = {"--out", "--set", "--cost", "--compare", "--arrivals", "--objective", "--json", "--help", "--version"}
+OTHER_FLAGS = {"--out", "--set", "--cost", "--compare", "--arrivals", "--objective", "--help", "--version"}
 
 LOG_FLAGS = {"--html", "--perfetto", "--json"}
 

@@ -141,8 +141,9 @@ def test_every_plan_comes_out_as_it_was(recorded: Recorded, seed: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    *lines, queue, _, _ = done.stdout.splitlines()
     assert len(lines) == 2, "two drivers, and no remark: nothing is missing"
+    assert queue.startswith("queue of fake: all is the same in ")
     assert all("are the same, byte for byte" in line for line in lines)
 
 
