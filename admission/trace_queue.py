@@ -9,7 +9,7 @@ from admission.events import Want
 from admission.keys import WANT_LEASE_US
 from admission.memory_queue import MemoryQueue
 from admission.queue import Asked, Claim, Entry, Offered, QueueBounds
-from admission.standing import WaitingOrderName, standing
+from admission.standing import Standing, WaitingOrderName, standing
 from admission.trace_csv import Arrival
 
 DRIVER = "simulated"
@@ -17,9 +17,11 @@ DRIVER = "simulated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """What became of an offer, and how many requests wait now."""
+    """What became of an offer, how many stand better, and how many requests wait now."""
 
     outcome: Offered
+    standing: Standing
+    ahead: int
     num_waiting: int
 
 
@@ -42,17 +44,20 @@ class TraceQueue:
 
     def offer(self, arrival: Arrival, tokens: int) -> OfferAnswer:
         """Hand the request to the driver, queue it, or refuse it, at the time of its arrival."""
+        stands = standing(self._order, cls=arrival.cls, tenant=arrival.tenant, tokens=tokens, deadline_in_us=None)
         entry = Entry(
             entry_id=arrival.request_id,
             class_name=arrival.cls.name,
             rank=arrival.cls.rank,
-            standing=standing(self._order, cls=arrival.cls, tenant=arrival.tenant, tokens=tokens, deadline_in_us=None),
+            standing=stands,
             tokens=tokens,
             payload=b"",
             tenant=arrival.tenant,
         )
         result = self._queue.offer(entry, arrival.arrival_us)
-        return OfferAnswer(outcome=result.outcome, num_waiting=result.waiting_requests)
+        return OfferAnswer(
+            outcome=result.outcome, standing=stands, ahead=result.position, num_waiting=result.waiting_requests
+        )
 
     def claim(self, want: Want, now_us: int) -> tuple[Claim, ...]:
         """What the driver gets of what it wants. The rest of its want stands, for offers to come."""

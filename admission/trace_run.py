@@ -30,9 +30,11 @@ from admission.events import (
     Plan,
     Reported,
     SequenceSpec,
+    Step,
 )
 from admission.presets import PrefillRule
 from admission.queue import Claim, Offered
+from admission.record.simulated import SimulationLog
 from admission.scheduler import Scheduler
 from admission.trace import Result
 from admission.trace_batch import Running, TraceBatch
@@ -51,7 +53,7 @@ class TraceRun:
     complete.
     """
 
-    def __init__(self, arrivals: Sequence[Arrival], setup: TraceSetup) -> None:
+    def __init__(self, arrivals: Sequence[Arrival], setup: TraceSetup, log: SimulationLog | None = None) -> None:
         self.records: dict[str, RequestRecord] = {}
         self.num_done = 0
         self._arrivals = arrivals
@@ -70,6 +72,9 @@ class TraceRun:
         self._estimates = {arrival.cls.name: OutputEstimate() for arrival in arrivals}
         self._now_us = 0
         self._row = Iteration(iteration=0)
+        self._log = log
+        if log is not None:
+            log.open(self._scheduler, setup.doorway(arrivals))
 
     def iterations(self) -> Iterator[Iteration]:
         """Run. A row belongs to the caller once it is given."""
@@ -77,7 +82,7 @@ class TraceRun:
         while self.num_done < len(self._arrivals):
             self._take_arrivals()
             self._claim()
-            step = self._scheduler.step((), self._now_us)
+            step = self._step()
             if step.paused:
                 self._give_back([paused.sequence_id for paused in step.paused])
             if step.plan is None:
@@ -87,7 +92,21 @@ class TraceRun:
                 yield self._run(step.plan)
             else:
                 self._batch.apply(step.plan, self.records, self._row.iteration)
-                self._scheduler.take(Reported(step=step.plan.step), self._now_us)
+                self._tell(Reported(step=step.plan.step))
+        if self._log is not None:
+            self._step()  # takes in the last report
+            self._log.close(self._now_us)
+
+    def _step(self) -> Step:
+        step = self._scheduler.step((), self._now_us)
+        if self._log is not None:
+            self._log.stepped(self._now_us, step)
+        return step
+
+    def _tell(self, event: Event) -> None:
+        self._scheduler.take(event, self._now_us)
+        if self._log is not None:
+            self._log.took(event)
 
     # --- the door and the queue ---------------------------------------------------------------------------------------
 
@@ -111,6 +130,8 @@ class TraceRun:
         max_tokens = self._setup.allowed_output(arrival.prompt_tokens, arrival.output_tokens)
         if max_tokens is None:
             self._reject(record, Rejection.CONTEXT_LENGTH_EXCEEDED)
+            if self._log is not None:
+                self._log.refused(arrival, Rejection.CONTEXT_LENGTH_EXCEEDED)
             return
         expected = self._estimates[arrival.cls.name].expected(max_tokens)
         spec = SequenceSpec(
@@ -126,6 +147,15 @@ class TraceRun:
         )
         answer = self._queue.offer(arrival, arrival.prompt_tokens + expected)
         self._row.peak_waiting = max(self._row.peak_waiting, answer.num_waiting)
+        if self._log is not None:
+            self._log.offered(
+                arrival.arrival_us,
+                spec,
+                answer.standing,
+                answer.outcome,
+                ahead=answer.ahead,
+                waiting=answer.num_waiting,
+            )
         if answer.outcome in _TAKEN:
             self._specs[arrival.request_id] = spec
         else:
@@ -141,8 +171,10 @@ class TraceRun:
             self._take(claims)
 
     def _take(self, claims: Sequence[Claim]) -> None:
+        if self._log is not None:
+            self._log.claimed(self._now_us, claims)
         for claim in claims:
-            self._scheduler.take(self._event(claim), self._now_us)
+            self._tell(self._event(claim))
 
     def _event(self, claim: Claim) -> Event:
         """Score and arrival are the store's word."""
@@ -207,7 +239,10 @@ class TraceRun:
             row.completed.append(arrival.request_id)
             self._ended.append(record)
         self.num_done += len(finished)
-        self._scheduler.take(Reported(step=plan.step, finished=tuple(ends)), self._now_us)
+        if self._log is not None:
+            num_tokens = row.num_decode + len(row.prefill_emitted)
+            self._log.executed(self._now_us, plan.step, took_us=row.took_us, num_tokens=num_tokens)
+        self._tell(Reported(step=plan.step, finished=tuple(ends)))
 
     def _idle_until(self, wake_us: int | None) -> None:
         arrival = self._next_arrival()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from admission.cost import CostModel
 from admission.limits import Limits
 from admission.presets import Preset
+from admission.queue import QueueBounds
+from admission.record.entries import TimeUnit
+from admission.record.simulated import Doorway
 from admission.scheduler import check_limits
 from admission.standing import WaitingOrderName
+from admission.trace_csv import Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,20 @@ class TraceSetup:
 
     def __post_init__(self) -> None:
         check_limits(self.limits)
+
+    def doorway(self, arrivals: Sequence[Arrival]) -> Doorway:
+        """What the door goes by, for a log of the run."""
+        classes = {arrival.cls.name: arrival.cls for arrival in arrivals}
+        return Doorway(
+            classes=tuple(sorted(classes.values(), key=lambda cls: (cls.rank, cls.name))),
+            bounds=QueueBounds(
+                max_requests=len(arrivals) if self.max_queue is None else self.max_queue,
+                max_tokens=self.queue_tokens,
+                max_passes=self.max_passes,
+            ),
+            waiting_order=self.queue_order,
+            unit=TimeUnit.MICROSECONDS,
+        )
 
     def allowed_output(self, prompt_tokens: int, output_tokens: int) -> int | None:
         """The ``max_tokens`` of such a request; None: what it gives fits neither the context nor, alone, the pool.

@@ -19,6 +19,7 @@ from admission.standing import WaitingOrderName
 from gateway.clock import Clock, monotonic_us
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
+from gateway.door_log import DoorLog
 from gateway.driver import DriverParts
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
@@ -34,6 +35,7 @@ from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
 from gateway.queue_gauges import QueueGauges
 from gateway.queues import Queues
+from gateway.recording import Recorder
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Streams
@@ -89,15 +91,18 @@ class Assembly:
         client: redis.asyncio.Redis,
         metrics: Metrics,
         clock: Clock = monotonic_us,
+        recorder: Recorder | None = None,
     ) -> None:
         self._options = options
         self._metrics = metrics
+        self._recorder = recorder
         self._clock = clock
         self._estimates = Estimates()
         self._speeds = LineSpeeds(clock=clock)
         self.drivers = DriverSet()
         self.view = ClusterView(clock=clock)
-        self.queues = Queues(client, bounds=options.bounds)
+        self.door = None if recorder is None else self._new_door(recorder)
+        self.queues = Queues(client, bounds=options.bounds, door=self.door)
         self.directory = Directory(client, gateway_id=options.gateway_id)
         self.forecast = Forecast(options.classes, options.waiting_order, clock=clock)
         self.streams = Streams(clock=clock, metrics=metrics, estimates=self._estimates)
@@ -140,6 +145,17 @@ class Assembly:
             await self.directory.withdraw()
 
     # --- the parts, each with what it needs of those before it --------------------------------------------------------
+
+    def _new_door(self, recorder: Recorder) -> DoorLog:
+        options = self._options
+        return DoorLog(
+            recorder,
+            gateway_id=options.gateway_id,
+            classes=options.classes,
+            bounds=options.bounds,
+            waiting_order=options.waiting_order,
+            clock=self._clock,
+        )
 
     def _new_relay(self) -> Relay:
         return Relay(
@@ -193,7 +209,13 @@ class Assembly:
                 drivers=self.drivers,
                 view=self.view,
                 speeds=self._speeds,
-                driver_parts=DriverParts(relay=self.relay, acts=self.acts, metrics=self._metrics, clock=self._clock),
+                driver_parts=DriverParts(
+                    relay=self.relay,
+                    acts=self.acts,
+                    metrics=self._metrics,
+                    clock=self._clock,
+                    recorder=self._recorder,
+                ),
                 schedule=self._schedule,
             ),
         )

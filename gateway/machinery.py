@@ -202,6 +202,7 @@ class Machinery:
             expected_tokens=parts.estimates.expected(request.model, cls.name, sequence.max_tokens),
             sampling=sequence.sampling,
             deadline_us=None,
+            request_id=request.request_id,
         )
         tokens = len(sequence.prompt_ids) + job.expected_tokens
         return Entry(
