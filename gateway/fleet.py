@@ -57,6 +57,8 @@ _MODEL = (
     "swap_mib",
     "threads",
     "deterministic",
+    "forward",
+    "quantize",
     "max_model_len",
 )
 _FAKE = ("fake_worker", "served_model_name", "max_slots", "kv_blocks", "max_model_len")

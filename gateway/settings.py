@@ -251,6 +251,12 @@ class UpSettings(ServingSettings):
         description="let no request's output depend on what else is in the batch, in bfloat16 either; slower, see"
         " docs/worker.md",
     )
+    forward: Literal["auto", "fused", "generic"] = Field(
+        "auto", description="whose forward pass computes: our own for common decoders on a CPU, or transformers'"
+    )
+    quantize: Literal["int8"] | None = Field(
+        None, description="keep the model's weights in eight bits: half the memory of bfloat16; see docs/performance.md"
+    )
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
     )

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from workers.attention import Backend, GatherBackend, Step
 from workers.batch import BlockTables, Target
+from workers.fast.forward import FastModel, FastPasses
 from workers.fixed_shapes import FixedShapes
 from workers.kv_cache import KVPool
 from workers.model import CausalModel
@@ -57,7 +58,7 @@ class Engine:
     def __init__(
         self,
         *,
-        model: CausalModel,
+        model: CausalModel | FastModel,
         pool: KVPool,
         card: ModelCard,
         files: TokenizerFiles,
@@ -89,7 +90,7 @@ class Engine:
             max_blocks=-(-card.context_length // pool.block_size),
             null_block=pool.null_block,
         )
-        self._fixed = FixedShapes(model, pool, self._tables.tensor) if shapes is Shapes.FIXED else None
+        self._passes = _passes(model, pool, self._tables.tensor, shapes)
         self._backend = gather_backend(model, pool) if backend is None else backend
 
     def tokenizer_files(self) -> TokenizerFiles:
@@ -168,6 +169,9 @@ class Engine:
                     emitting.append(work)
                     logits.append(last)
         plain = [work for work in works if not wants_prompt_logprobs(work)]
+        if plain and isinstance(self._passes, FastPasses) and not emitting and self._wants_best_alone(plain):
+            _take(*self._passes.best(plain), outcome)
+            return outcome
         if plain:
             others, of_others = self._emitted(plain)
             emitting += others
@@ -176,16 +180,25 @@ class Engine:
             self._sample(emitting, logits[0] if len(logits) == 1 else torch.cat(logits), outcome)
         return outcome
 
+    def _wants_best_alone(self, works: Sequence[Work]) -> bool:
+        """Whether all that is asked for is the best token of each that emits: no draw, and no log-probability."""
+        emitting = [work for work in works if work.emits]
+        return not self._sampling.any_draws(emitting) and all(
+            work.state.sampling.top_logprobs is None for work in emitting
+        )
+
     def _emitted(self, works: Sequence[Work]) -> tuple[Sequence[Work], Tensor]:
         """Run everything; those that emit, and logits for each."""
-        if self._fixed is not None:
-            return self._fixed.emitted(works)
+        if self._passes is not None:
+            return self._passes.emitted(works)
+        assert isinstance(self._model, CausalModel)  # noqa: S101 -- a fast model has passes of its own
         step = self._prepare(works)
         return step.emitting, self._model.logits(step, step.emit_rows)
 
     def _all_logits(self, work: Work) -> Tensor:
-        if self._fixed is not None:
-            return self._fixed.all_logits(work)
+        if self._passes is not None:
+            return self._passes.all_logits(work)
+        assert isinstance(self._model, CausalModel)  # noqa: S101 -- see above
         return self._model.logits(self._prepare([work]), torch.arange(work.length, device=self._model.device))
 
     def _prepare(self, works: Sequence[Work]) -> Step:
@@ -211,14 +224,12 @@ class Engine:
 
     def _sample(self, emitting: Sequence[Work], logits: Tensor, outcome: Outcome) -> None:
         chosen = sample(logits, self._sampling.draws(emitting))
-        scored: dict[int, tuple[int, int]] = {}
-        for row, (work, token) in enumerate(zip(emitting, chosen, strict=True)):
-            if token is None:
-                outcome.failed.add(work.state.slot)
-                continue
-            outcome.tokens[work.state.slot] = token
-            if work.state.sampling.top_logprobs is not None:
-                scored[row] = token, work.state.sampling.top_logprobs
+        _take(emitting, chosen, outcome)
+        scored = {
+            row: (token, work.state.sampling.top_logprobs)
+            for row, (work, token) in enumerate(zip(emitting, chosen, strict=True))
+            if token is not None and work.state.sampling.top_logprobs is not None
+        }
         if scored:
             tokens, widths = zip(*scored.values(), strict=True)
             for row, score in zip(scored, log_probabilities(logits[list(scored)], tokens, widths), strict=True):
@@ -226,7 +237,24 @@ class Engine:
                 outcome.logprobs.append(_logprobs(state.slot, len(state.tokens), [score]))
 
 
-def gather_backend(model: CausalModel, pool: KVPool) -> GatherBackend:
+def _passes(
+    model: CausalModel | FastModel, pool: KVPool, tables: Tensor, shapes: Shapes
+) -> FastPasses | FixedShapes | None:
+    """Another way to run a step than one mixed pass of transformers' own model, if there is one."""
+    if isinstance(model, FastModel):
+        return FastPasses(model, pool, tables)
+    return FixedShapes(model, pool, tables) if shapes is Shapes.FIXED else None
+
+
+def _take(emitting: Sequence[Work], chosen: Sequence[int | None], outcome: Outcome) -> None:
+    for work, token in zip(emitting, chosen, strict=True):
+        if token is None:
+            outcome.failed.add(work.state.slot)
+        else:
+            outcome.tokens[work.state.slot] = token
+
+
+def gather_backend(model: CausalModel | FastModel, pool: KVPool) -> GatherBackend:
     """The way to attend that serves every model."""
     target = Target(
         block_size=pool.block_size,

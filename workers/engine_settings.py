@@ -67,6 +67,16 @@ class EngineSettings(Protocol):
         ...
 
     @property
+    def forward(self) -> str:
+        """``auto`` (the fused forward where there is one for the model here), ``fused`` or ``generic``."""
+        ...
+
+    @property
+    def quantize(self) -> str | None:
+        """``int8``: keep weights in eight bits (None: as ``dtype`` says)."""
+        ...
+
+    @property
     def model_cache(self) -> Path | None:
         """Where converted models are kept (None: under the user's cache folder)."""
         ...

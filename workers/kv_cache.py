@@ -25,10 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from workers import host_memory
 from workers.device import send
 from workers.errors import LoadError
 from workers.host import free_memory
@@ -134,6 +134,11 @@ class KVPool:
         return self.num_blocks
 
     @property
+    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer, for who keeps an order of its own within the blocks."""
+        return list(zip(self._keys, self._values, strict=True))
+
+    @property
     def scratch_block(self) -> int:
         return self.num_blocks + 1
 
@@ -206,10 +211,7 @@ class KVPool:
 def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy asks the system for zero pages, which are there at once and take memory when first written to; torch.zeros
-    # would write to all of them now, some seconds for a pool of gigabytes.
-    num_bytes = shape[0] * shape[1] * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+    return host_memory.zeros(shape, dtype)
 
 
 # --- how many blocks --------------------------------------------------------------------------------------------------

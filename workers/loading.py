@@ -12,10 +12,12 @@ from workers.cuda.loading import build, host_transfer, prepare
 from workers.engine import Engine, Shapes
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
 from workers.errors import LoadError
+from workers.fast.choose import choose_forward, choose_numbers
+from workers.fast.forward import FastModel
 from workers.host import free_memory, usable_cores
 from workers.invariance import check_invariance, check_no_experts
 from workers.kv_cache import KVPool, available_memory, block_bytes, pool_share, size_host_pool, size_pool
-from workers.model import CausalModel, choose_device, choose_dtype, load_model
+from workers.model import CausalModel, choose_device, load_model
 from workers.tokenizer_files import eos_ids, read_tokenizer_files
 from workers.weights import default_cache, find_model
 from workers.wire import ModelCard, NewSequence, PlanMessage, PrefillSpan, Sampling
@@ -30,15 +32,16 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
     """
     torch.set_num_threads(settings.threads or usable_cores())
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
+    dtype = choose_numbers(settings, device)
     found = find_model(settings.model or DEFAULT_MODEL, settings.model_cache or default_cache(), progress)
     progress(f"Loading {found.name} in {_name(dtype)} on {device.type}")
-    model = load_model(found.path, device, dtype)
+    plain = load_model(found.path, device, dtype)
     if settings.deterministic:
-        check_no_experts(model)
+        check_no_experts(plain)
+    model = choose_forward(plain, settings, progress)
     context_length = _allowed_context(model, settings.max_model_len)
     is_overlapping = device.type == "cuda" and not settings.deterministic
-    gpu = prepare(model, settings, context_length, progress) if is_overlapping else None
+    gpu = prepare(plain, settings, context_length, progress) if is_overlapping else None
     block_size = settings.block_size if gpu is None else gpu.block_size
     bytes_per_block = block_bytes(model.layers, block_size, dtype)
     size = size_pool(
@@ -108,7 +111,7 @@ def warm_up(engine: Engine) -> None:
     engine.reset()
 
 
-def _allowed_context(model: CausalModel, asked: int | None) -> int:
+def _allowed_context(model: CausalModel | FastModel, asked: int | None) -> int:
     if asked is not None and asked > model.context_length:
         raise LoadError(f"The model's context holds {model.context_length} tokens, fewer than the {asked} asked for.")
     return asked or model.context_length

@@ -100,6 +100,12 @@ class WorkerSettings(BaseSettings):
         description="let no request's output depend on what else is in the batch, in bfloat16 either; slower, see"
         " docs/worker.md",
     )
+    forward: Literal["auto", "fused", "generic"] = Field(
+        "auto", description="whose forward pass computes: our own for common decoders on a CPU, or transformers'"
+    )
+    quantize: Literal["int8"] | None = Field(
+        None, description="keep the model's weights in eight bits: half the memory of bfloat16; see docs/performance.md"
+    )
     log_format: LogFormat = Field("auto", description="json, console, or by whether stderr is a terminal")
 
     @field_validator("listen")

@@ -46,6 +46,10 @@ class SlotSampling:
     def is_usable(self, slot: int) -> bool:
         return slot not in self._unusable
 
+    def any_draws(self, emitting: Sequence[Work]) -> bool:
+        """Whether any of them does more than take its best token."""
+        return bool(self._choosers) and any(work.state.slot in self._choosers for work in emitting)
+
     def looks_back(self, slot: int) -> bool:
         """Whether its next choice depends on which tokens came before, and not only on how many."""
         chooser = self._choosers.get(slot)

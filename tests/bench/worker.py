@@ -4,9 +4,8 @@
 ignored, against a worker process over its Unix socket, planned by the real scheduler two plans deep in this process.
 Busy and idle times are those of the worker's own reports.
 
-*steps*: one prefill of 512 tokens and one decode of each of several batches with 128 tokens of context, in this
-process, beside transformers' own forward: its usual attention, a static cache, all sequences of one length, which a
-server's never are.
+*steps*: prefills of several lengths and decodes of several batches with 200 tokens of context, in this process, beside
+transformers' own forward: its usual attention, its own cache, all sequences of one length, which a server's never are.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from typing import TYPE_CHECKING
 
 from admission.events import Claimed, Finished, FinishReason, Reported, SequenceSpec
 from admission.limits import Limits
@@ -28,8 +28,12 @@ from tests.workers.worker_process import worker_process
 from workers.engine_settings import DEFAULT_MODEL
 from workers.wire import Hello, Job, ReportMessage, Sampling
 
+if TYPE_CHECKING:
+    from tests.bench.worker_steps import Steps
+
 REQUESTS, PROMPT, MEAN_OUTPUT, MOST_OUTPUT = 64, 128, 64, 256
-DECODES = (1, 8, 32)
+DECODES, CONTEXT = (1, 8, 16, 32), 200
+PREFILLS = (128, 512, 2048)
 REPEATS = 7
 
 
@@ -39,6 +43,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--forward", default="auto")
+    parser.add_argument("--quantize", default=None)
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=("wall", "processor"),
+        help="for steps; processor: one thread's own time, which on a busy machine says more",
+    )
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--budget", type=int, default=256, help="tokens per iteration")
@@ -158,34 +170,53 @@ def _spec(job: Job) -> SequenceSpec:
 
 def steps(options: argparse.Namespace) -> None:
     """Torch is imported here: the burst is driven by a process without it, as in service."""
+    from tests.bench.dense import Dense  # noqa: PLC0415 -- see above
     from tests.bench.worker_steps import Steps  # noqa: PLC0415 -- see above
 
-    measured = Steps(
+    clock, threads = time.perf_counter, options.threads
+    if options.clock == "processor":
+        clock, threads = time.process_time, 1
+    ours = Steps(
         model=options.model,
+        longest=max(PREFILLS),
         dtype=options.dtype,
         device=options.device,
-        threads=options.threads,
+        threads=threads,
         deterministic=options.deterministic,
+        forward=options.forward,
+        quantize=options.quantize,
     )
-    print(f"{'step':>22} {'ours ms':>9} {'transformers ms':>16}")
-    print(f"{'prefill 512':>22} {_median_ms(measured.prefill):9.1f} {_median_ms(measured.dense_prefill):16.1f}")
+    theirs = Dense(model=options.model, dtype=ours.dtype, threads=threads, clock=clock)
+    print(f"{'step, in ms':>22} {'ours':>8} {'transformers':>13} {'ratio':>6}  where ours goes")
+    for length in PREFILLS:
+        mine, parts = _measure(ours, clock, lambda length=length: ours.prefill(length), repeats=3)
+        _print(f"prefill {length}", mine, theirs.prefill_ms(length), parts)
     for count in DECODES:
-        ours = _median_ms(lambda count=count: measured.decode(count), before=lambda count=count: measured.start(count))
-        dense = _median_ms(
-            lambda count=count: measured.dense_decode(count), before=lambda count=count: measured.dense_start(count)
-        )
-        print(f"{f'decode {count} at {PROMPT}':>22} {ours:9.1f} {dense:16.1f}")
+        ours.start(count, CONTEXT)
+        mine, parts = _measure(ours, clock, lambda count=count: ours.decode(count), repeats=REPEATS)
+        _print(f"decode {count} at {CONTEXT}", mine, theirs.decode_ms(count, context=CONTEXT), parts)
 
 
-def _median_ms(step: Callable[[], None], *, before: Callable[[], None] = lambda: None) -> float:
-    before()
+def _measure(
+    ours: Steps, clock: Callable[[], float], step: Callable[[], None], *, repeats: int
+) -> tuple[float, dict[str, float]]:
+    """The median of a step, and the mean of each of its parts, in milliseconds."""
     step()
     times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - began)
-    return 1000 * statistics.median(times)
+    with ours.parts(clock) as parts:
+        for _ in range(repeats):
+            began = clock()
+            step()
+            times.append(clock() - began)
+    means = {part: 1000 * spent / repeats for part, spent in parts.items()}
+    if means:
+        means["the rest"] = 1000 * statistics.mean(times) - sum(means.values())
+    return 1000 * statistics.median(times), means
+
+
+def _print(name: str, ours: float, theirs: float, parts: dict[str, float]) -> None:
+    where = ", ".join(f"{part} {spent:.1f}" for part, spent in parts.items())
+    print(f"{name:>22} {ours:8.1f} {theirs:13.1f} {ours / theirs:6.2f}  {where}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,66 +1,89 @@
-"""Single steps of the engine, and of transformers' own forward with a static cache, on the same model."""
+"""Single steps of the engine, and where their time goes."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import torch
-from transformers import AutoModelForCausalLM, StaticCache
 
+from tests.bench.dense import TOKENS
 from tests.workers.engine_support import NOTHING, Options
+from workers.fast.kernels import Kernels, Linear
 from workers.loading import load_engine
 from workers.weights import default_cache, find_model
 from workers.wire import NewSequence, PrefillSpan, Sampling
 
-CONTEXT = 128
-LONG = 512
 ROOM = 64
+PARTS = {
+    "linears": [(Linear, "store"), (Linear, "add"), (Linear, "gate")],
+    "attention": [(Kernels, "attend")],
+    "norms": [(Kernels, "normalise")],
+    "head and choice": [(Linear, "best")],
+}
 
 
 class Steps:
-    """Each method that is timed waits for the device before it returns."""
+    """One engine whose sequences all have one length, which a server's never have."""
 
-    def __init__(self, *, model: str, dtype: str, device: str, threads: int | None, deterministic: bool) -> None:
+    def __init__(self, *, model: str, longest: int, **settings: Any) -> None:
         folder = find_model(model, default_cache(), print)
-        options = Options(
-            model=str(folder.path),
-            device=device,
-            dtype=dtype,
-            max_slots=32,
-            block_size=16,
-            max_model_len=1024,
-            threads=threads,
-            deterministic=deterministic,
+        self.engine = load_engine(
+            Options(model=str(folder.path), max_slots=32, block_size=16, max_model_len=longest + ROOM, **settings),
+            lambda _: None,
         )
-        self._engine = load_engine(options, lambda _: None)
-        kind = getattr(torch, self._engine.card.dtype)
-        self._device = torch.device(self._engine.card.device)
-        self._dense = AutoModelForCausalLM.from_pretrained(folder.path, dtype=kind, device_map=self._device)
-        self._cache = StaticCache(config=self._dense.config, max_cache_len=LONG + ROOM)
-        self._at = 0
-        self._prompt = tuple(10 + 37 * at % 1000 for at in range(LONG))
+        self.dtype: torch.dtype = getattr(torch, self.engine.card.dtype)
 
-    # --- ours ---------------------------------------------------------------------------------------------------------
+    def prefill(self, length: int) -> None:
+        self.engine.reset()
+        self._start(1, length)
 
-    def prefill(self) -> None:
-        self._engine.reset()
-        self._start(1, LONG)
-
-    def start(self, count: int) -> None:
+    def start(self, count: int, context: int) -> None:
         """Prefill so many sequences, ready to decode."""
-        self._engine.reset()
-        self._start(count, CONTEXT)
+        self.engine.reset()
+        self._start(count, context)
 
     def decode(self, count: int) -> None:
-        self._engine.execute(replace(NOTHING, decode=tuple(range(count))))
+        self.engine.execute(replace(NOTHING, decode=tuple(range(count))))
+
+    @contextmanager
+    def parts(self, clock: Callable[[], float]) -> Iterator[dict[str, float]]:
+        """Seconds by part of what runs meanwhile, of the fused forward's calls."""
+        spent: dict[str, float] = defaultdict(float)
+
+        def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*arguments: Any) -> Any:
+                began = clock()
+                result = call(*arguments)
+                spent[part] += clock() - began
+                return result
+
+            return run
+
+        patches = [
+            patch.object(owner, name, timed(part, getattr(owner, name)))
+            for part, calls in PARTS.items()
+            for owner, name in calls
+        ]
+        for one in patches:
+            one.start()
+        try:
+            yield spent
+        finally:
+            for one in patches:
+                one.stop()
 
     def _start(self, count: int, length: int) -> None:
-        per_sequence = (length + ROOM) // self._engine.block_size
+        per_sequence = -(-(length + ROOM) // self.engine.block_size)
         starts = tuple(
             NewSequence(
                 slot=slot,
                 sequence_id=str(slot),
-                tokens=self._prompt[:length],
+                tokens=TOKENS[:length],
                 emitted=0,
                 computed=0,
                 max_tokens=ROOM,
@@ -70,34 +93,4 @@ class Steps:
             for slot in range(count)
         )
         spans = tuple(PrefillSpan(slot=slot, start=0, length=length, emits=True) for slot in range(count))
-        self._engine.execute(replace(NOTHING, starts=starts, prefill=spans))
-
-    # --- theirs -------------------------------------------------------------------------------------------------------
-
-    def dense_prefill(self) -> None:
-        self._fresh_cache()
-        self._forward(torch.tensor([self._prompt]))
-
-    def dense_start(self, count: int) -> None:
-        self._fresh_cache()
-        self._forward(torch.tensor([self._prompt[:CONTEXT]] * count))
-
-    def dense_decode(self, count: int) -> None:
-        self._forward(torch.full((count, 1), 10))
-
-    def _fresh_cache(self) -> None:
-        self._cache = StaticCache(config=self._dense.config, max_cache_len=LONG + ROOM)
-        self._at = 0
-
-    @torch.inference_mode()
-    def _forward(self, ids: torch.Tensor) -> None:
-        positions = torch.arange(self._at, self._at + ids.shape[1])
-        logits = self._dense(
-            input_ids=ids.to(self._device),
-            position_ids=positions[None].expand(ids.shape).to(self._device),
-            cache=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits
-        self._at += ids.shape[1]
-        logits[:, -1].argmax(dim=-1).tolist()
+        self.engine.execute(replace(NOTHING, starts=starts, prefill=spans))

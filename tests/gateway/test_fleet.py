@@ -75,6 +75,7 @@ def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
         "--model": "some/model",
         "--device": "auto",
         "--dtype": "auto",
+        "--forward": "auto",
         "--max-slots": "4",
         "--swap-mib": "64",
         "--threads": "2",

@@ -33,6 +33,8 @@ class Options:
     max_model_len: int | None = None
     threads: int | None = 2
     deterministic: bool = False
+    forward: str = "auto"
+    quantize: str | None = None
     model_cache: Path | None = None
 
 

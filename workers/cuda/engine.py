@@ -151,6 +151,7 @@ class OverlappingEngine(Engine):
         return emitting, torch.stack((choice.tokens, choice.is_sound.to(torch.int64)))
 
     def _mixed(self, works: Sequence[Work]) -> tuple[Sequence[Work], Tensor]:
+        assert isinstance(self._model, CausalModel)  # noqa: S101 -- the fast model is the CPU's
         step = self._prepare(works)
         if any(work.state.unread for work in works):
             inputs = flat_inputs(step.works, self._tables.tensor, block_size=self.block_size)

@@ -1,0 +1,144 @@
+"""A burst through the whole stack, beside transformers' own decode step on the same machine in the same run.
+
+64 requests at once over HTTP, streamed, with prompts of 128 random tokens and output lengths from an exponential
+distribution of mean 64, at most 256, eos ignored: against `sluicegate up` with 32 slots. The clients share the cores
+with the server.
+
+Machines differ, and shared ones from minute to minute. So beside tokens per second it prints them times the seconds
+that a decode step of 32 sequences with 200 tokens of context takes transformers, measured before and after: 32 would be
+a server that does nothing but such steps, back to back, always full.
+
+Run: ``python -m tests.bench.burst``. Prints, asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from tests.system.cluster import start_cluster
+from workers.engine_settings import DEFAULT_MODEL
+
+REQUESTS, PROMPT, MEAN_OUTPUT, MOST_OUTPUT = 64, 128, 64, 256
+WORDS = range(1000, 40_000)  # ids of plain tokens
+REFERENCE = (32, 200)  # sequences, and tokens of context, of the step that figures are normalised by
+START_WITHIN_S = 300.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """One request as its client sees it; times in seconds."""
+
+    prompt: list[int]
+    max_tokens: int
+    sent_s: float = 0.0
+    arrivals_s: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--model-cache", default=None)
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    parser.add_argument("--forward", default="auto")
+    parser.add_argument("--quantize", default=None)
+    parser.add_argument("--threads", default=None)
+    parser.add_argument("--runs", type=int, default=2)
+    options = parser.parse_args()
+    before = reference_ms(options)
+    for run, streams in enumerate(asyncio.run(bursts(options))):
+        report(run, streams, before)
+    after = reference_ms(options)
+    print(f"transformers' decode of {REFERENCE[0]} at {REFERENCE[1]}: {before:.1f} ms before, {after:.1f} ms after")
+
+
+def reference_ms(options: argparse.Namespace) -> float:
+    """In a process of its own, whose memory and threads are gone when the server starts."""
+    program = (
+        "import torch; from tests.bench.dense import Dense;"
+        f"print(Dense(model={options.model!r}, dtype=torch.{options.dtype})"
+        f".decode_ms({REFERENCE[0]}, context={REFERENCE[1]}))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, timeout=600).stdout
+    return float(output.split()[-1])
+
+
+async def bursts(options: argparse.Namespace) -> list[list[Stream]]:
+    flags = ["--model", options.model, "--max-slots", "32", "--max-model-len", "1024"]
+    flags += [] if options.quantize else ["--dtype", options.dtype]
+    for name in ("model_cache", "forward", "quantize", "threads"):
+        value = getattr(options, name)
+        flags += [] if value is None else [f"--{name.replace('_', '-')}", value]
+    with tempfile.TemporaryDirectory() as folder:
+        async with start_cluster(Path(folder), *flags, start_within_s=START_WITHIN_S) as cluster:
+            return [await burst(cluster.base_url, run) for run in range(-1, options.runs)][1:]  # the first warms up
+
+
+async def burst(base_url: str, run: int) -> list[Stream]:
+    """Other text in each run, so that no prefix is known; the same lengths."""
+    lengths, words = Random(1), Random(f"burst {run}")
+    count = REQUESTS if run >= 0 else 4
+    streams = [
+        Stream(
+            prompt=[words.choice(WORDS) for _ in range(PROMPT)],
+            max_tokens=max(1, min(MOST_OUTPUT, round(lengths.expovariate(1 / MEAN_OUTPUT)))),
+        )
+        for _ in range(count)
+    ]
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as http:
+        model = (await (await http.get(f"{base_url}/models")).json())["data"][0]["id"]
+        await asyncio.gather(*(receive(http, base_url, model, stream) for stream in streams))
+    return streams
+
+
+async def receive(http: aiohttp.ClientSession, base_url: str, model: str, stream: Stream) -> None:
+    body = {
+        "model": model,
+        "prompt": stream.prompt,
+        "max_tokens": stream.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    stream.sent_s = time.perf_counter()
+    async with http.post(f"{base_url}/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if not line.startswith(b"data:") or line.strip() == b"data: [DONE]":
+                continue
+            stream.arrivals_s.append(time.perf_counter())
+            usage = json.loads(line[5:]).get("usage")
+            if usage is not None:
+                stream.tokens = usage["completion_tokens"]
+
+
+def report(run: int, streams: list[Stream], step_ms: float) -> None:
+    began = min(stream.sent_s for stream in streams)
+    took_s = max(stream.arrivals_s[-1] for stream in streams) - began
+    tokens = sum(stream.tokens for stream in streams)
+    gaps = [b - a for stream in streams for a, b in zip(stream.arrivals_s, stream.arrivals_s[1:], strict=False)]
+    first = [stream.arrivals_s[0] - stream.sent_s for stream in streams]
+    rate = tokens / took_s
+    print(f"run {run}: {len(streams)} requests, {tokens} tokens in {took_s:.1f} s: {rate:.0f} tokens/s")
+    print(f"  times transformers' step of {step_ms:.0f} ms: {rate * step_ms / 1000:.1f}")
+    print(f"  between tokens {1000 * statistics.median(gaps):.1f} ms in the median, {1000 * max(gaps):.0f} at most;")
+    print(f"  to the first {1000 * statistics.median(first):.0f} ms in the median, {1000 * max(first):.0f} at most")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The fused forward against transformers: the logits of every position, in every kind of batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.workers.fast_support import CPU, FAMILY, Bench, make_fast
+from tests.workers.tiny_models import CONFIGS, save_tiny_model
+from workers.fast.assemble import NotFast, fast_model
+from workers.fast.decoder import FAMILY as KNOWN
+from workers.fast.step import PASS_ROWS
+from workers.model import load_model
+from workers.slots import Work
+from workers.weights import default_cache
+
+pytestmark = pytest.mark.torch
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+NUMBERS = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.bfloat16, torch.int8)}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """Four sequences advance by random steps in shared batches, through scattered blocks."""
+    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY[name], torch.float32))
+    compared = 0
+    for works in bench.advance(Random(3)):
+        emitting, logits = bench.passes.emitted(works)
+        for work, row in zip(emitting, logits, strict=True):
+            torch.testing.assert_close(row, bench.expected(work), **CLOSE)
+            compared += 1
+    assert compared > 40
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_in_bfloat16_logits_are_no_farther_from_the_exact_ones_than_transformers_are(name: str, tmp_path: Path) -> None:
+    """Weights and activations are rounded there and here; the residual stream only there."""
+    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY[name], torch.bfloat16))
+    rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager")
+    ours_off, theirs_off = 0.0, 0.0
+    for state in bench.states:
+        ours = bench.passes.all_logits(Work(state=state, start=0, length=len(state.tokens), emits=True))
+        exact = bench.dense[state.slot]
+        with torch.inference_mode():
+            dense = rounded(torch.tensor([state.tokens])).logits[0].float()
+        ours_off += float((ours - exact).square().mean())
+        theirs_off += float((dense - exact).square().mean())
+    print(f"{name}: mean square distance {ours_off:.2e}, transformers' {theirs_off:.2e}")
+    assert ours_off < 1.1 * theirs_off
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_the_bits_of_a_row_do_not_depend_on_the_batch(numbers: str, tmp_path: Path) -> None:
+    """Alone and in one piece, or by chunks and tokens among others: sums run in the same order."""
+    dtype, weights = NUMBERS[numbers]
+    model = make_fast(tmp_path, FAMILY["mistral with a window of 40"], dtype, weights=weights)
+    bench = Bench(tmp_path, model)
+    whole = [
+        bench.passes.all_logits(Work(state=state, start=0, length=len(state.tokens), emits=True))
+        for state in bench.states
+    ]
+    for works in bench.advance(Random(5)):
+        emitting, logits = bench.passes.emitted(works)
+        for work, row in zip(emitting, logits, strict=True):
+            assert torch.equal(row, whole[work.state.slot][work.start + work.length - 1])
+
+
+def test_a_step_longer_than_a_pass_is_cut_and_changes_nothing(tmp_path: Path) -> None:
+    """A plan may bring several whole prompts; a sequence that is cut finds its first part in the pool."""
+    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY["qwen2"], torch.float32), lengths=(300, 300, 10, 5))
+    works = [Work(state=state, start=0, length=len(state.tokens), emits=True) for state in bench.states]
+    assert sum(work.length for work in works) > PASS_ROWS
+    _, logits = bench.passes.emitted(works)
+    for work, row in zip(works, logits, strict=True):
+        torch.testing.assert_close(row, bench.expected(work), **CLOSE)
+
+
+def test_the_best_token_is_that_of_the_logits(tmp_path: Path) -> None:
+    """The greedy batch writes no logits down; a sequence whose numbers are broken fails alone."""
+    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY["llama with tied embeddings"], torch.float32))
+    works = [Work(state=state, start=0, length=len(state.tokens), emits=True) for state in bench.states]
+    emitting, logits = bench.passes.emitted(works)
+    assert bench.passes.best(works) == (emitting, logits.argmax(dim=-1).tolist())
+    bench.break_numbers(0)
+    broken = [Work(state=bench.states[0], start=299, length=1, emits=True), works[2]]
+    assert bench.passes.best(broken)[1] == [None, int(logits[2].argmax())]
+
+
+def test_nothing_that_emits_gives_no_logits(tmp_path: Path) -> None:
+    """The first chunks of long prompts, alone in a step."""
+    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY["qwen2"], torch.float32))
+    works = [Work(state=bench.states[0], start=0, length=30, emits=False)]
+    assert bench.passes.best(works) == ([], [])
+    assert bench.passes.emitted(works)[1].shape[0] == 0
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith(("llama", "mistral", "qwen"))])
+def test_other_architectures_are_left_to_transformers(name: str, tmp_path: Path) -> None:
+    """Also those that differ from the family in one thing only."""
+    model = load_model(save_tiny_model(tmp_path, CONFIGS[name]), CPU, torch.float32)
+    assert type(model.module).__name__ not in KNOWN
+    with pytest.raises(NotFast, match="not of the common family"):
+        fast_model(model, block_size=16, cache=default_cache(), weights=torch.float32, threads=1)
+
+
+@pytest.mark.parametrize(("block_size", "reason"), [(12, "KV blocks of 12"), (16, "heads of 8")])
+def test_shapes_that_do_not_fit_the_vectors_are_left_to_transformers(
+    block_size: int, reason: str, tmp_path: Path
+) -> None:
+    """The model must be whole afterwards: it is served all the same."""
+    model = load_model(save_tiny_model(tmp_path, CONFIGS["llama"]), CPU, torch.float32)
+    with pytest.raises(NotFast, match=reason):
+        fast_model(model, block_size=block_size, cache=default_cache(), weights=torch.float32, threads=1)
+    assert model.module.model.layers[0].mlp is not None

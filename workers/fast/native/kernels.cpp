@@ -1,0 +1,266 @@
+// What a decoder layer computes, as functions with a C interface: see workers/fast/kernels.py, which builds and calls them.
+//
+// All matrices are contiguous, rows first. Activations are Numbers of the model's kind; the residual stream, norms, rotary
+// embeddings, softmax and every sum are float32. `threads` says how many may work.
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "team.h"
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t WORTH_A_THREAD = 16384;  // numbers to work on: below, waking a thread costs more than it brings
+
+int threads_for(int64_t numbers, int threads) { return numbers < WORTH_A_THREAD ? 1 : threads; }
+
+Floats silu(Floats gate) { return gate / (exponential(-gate) + 1.0f); }
+
+template <class Numbers>
+void normalise(const float* residual, const float* weight, typename Numbers::Number* out, int64_t rows, int64_t width,
+               float epsilon, int threads) {
+    team().share(rows, threads_for(rows * width, threads), [&](int64_t row) {
+        const float* from = residual + row * width;
+        Floats squares{};
+        int64_t at = 0;
+        for (; at + LANES <= width; at += LANES) squares += read<Floats>(from + at) * read<Floats>(from + at);
+        float total = sum(squares);
+        for (; at < width; at++) total += from[at] * from[at];
+        const float factor = 1 / std::sqrt(total / width + epsilon);
+        for (at = 0; at < width; at++) out[row * width + at] = Numbers::store_one(from[at] * factor * weight[at]);
+    });
+}
+
+// --- attention ---------------------------------------------------------------------------------------------------------
+
+}  // namespace
+
+// Mirrored by `LayerAttention` in structures.py: what a layer's attention is, whatever the step. Norms may be null.
+struct LayerAttention {
+    void *keys, *values;
+    const float *query_norm, *key_norm;
+    int64_t heads, kv_heads, dim, block_size, window;
+    float scale, epsilon;
+};
+
+// Mirrored by `StepAttention` in structures.py: what the rows of a step are, whatever the layer. [rows] each of the indices.
+struct StepAttention {
+    void *qkv, *results;
+    const float *cosines, *sines;  // [rows, dim]
+    const int64_t *positions, *slots, *tables;
+    const Tile* tiles;
+    int64_t rows, num_tiles, table_width, threads;
+};
+
+namespace {
+
+// One head of one token, normed where the model norms it and turned to its position, as float32.
+template <class Numbers>
+void turn(const typename Numbers::Number* head, const float* norm, const LayerAttention& layer, const StepAttention& step,
+          int64_t row, float* out) {
+    const int64_t dim = layer.dim, half = dim / 2;
+    float plain[MOST_DIM];
+    for (int64_t at = 0; at < dim; at++) plain[at] = Numbers::load_one(head[at]);
+    if (norm != nullptr) {
+        float squares = 0;
+        for (int64_t at = 0; at < dim; at++) squares += plain[at] * plain[at];
+        const float factor = 1 / std::sqrt(squares / dim + layer.epsilon);
+        for (int64_t at = 0; at < dim; at++) plain[at] *= factor * norm[at];
+    }
+    const float *cosines = step.cosines + row * dim, *sines = step.sines + row * dim;
+    for (int64_t at = 0; at < half; at++) {
+        out[at] = plain[at] * cosines[at] - plain[at + half] * sines[at];
+        out[at + half] = plain[at + half] * cosines[at + half] + plain[at] * sines[at + half];
+    }
+}
+
+// Turns a token's queries where they are, and puts its keys and values into the pool.
+template <class Numbers>
+void turn_and_keep(const LayerAttention& layer, const StepAttention& step, int64_t row) {
+    using Number = typename Numbers::Number;
+    constexpr int64_t GROUP = Numbers::GROUP;
+    const int64_t dim = layer.dim, block_size = layer.block_size;
+    Number* head = static_cast<Number*>(step.qkv) + row * (layer.heads + 2 * layer.kv_heads) * dim;
+    float turned[MOST_DIM];
+    for (int64_t query = 0; query < layer.heads; query++, head += dim) {
+        turn<Numbers>(head, layer.query_norm, layer, step, row, turned);
+        for (int64_t at = 0; at < dim; at++) head[at] = Numbers::store_one(turned[at]);
+    }
+    const int64_t position = step.positions[row], within = position % block_size;
+    const int64_t block = step.tables[step.slots[row] * step.table_width + position / block_size];
+    for (int64_t kv_head = 0; kv_head < layer.kv_heads; kv_head++, head += dim) {
+        const int64_t base = (block * layer.kv_heads + kv_head) * block_size * dim;
+        Number *keys = static_cast<Number*>(layer.keys) + base, *values = static_cast<Number*>(layer.values) + base;
+        turn<Numbers>(head, layer.key_norm, layer, step, row, turned);
+        for (int64_t at = 0; at < dim; at++)
+            keys[(at / GROUP * block_size + within) * GROUP + at % GROUP] = Numbers::store_one(turned[at]);
+        const Number* value = head + layer.kv_heads * dim;
+        for (int64_t at = 0; at < dim; at++) values[(within / GROUP * dim + at) * GROUP + within % GROUP] = value[at];
+    }
+}
+
+// Key heads that one thread takes together: a block's heads lie side by side. Fewer where threads would go without work.
+int64_t key_heads_together(const LayerAttention& layer, const StepAttention& step) {
+    int64_t most_queries = 1;
+    for (int64_t tile = 0; tile < step.num_tiles; tile++) most_queries = std::max(most_queries, step.tiles[tile].count);
+    if (step.num_tiles < 2 * step.threads) return 1;
+    return std::clamp<int64_t>(MOST_ROWS * layer.kv_heads / (most_queries * layer.heads), 1, layer.kv_heads);
+}
+
+template <class Numbers>
+void attend(const LayerAttention& layer, const StepAttention& step) {
+    using Number = typename Numbers::Number;
+    const int64_t stride = (layer.heads + 2 * layer.kv_heads) * layer.dim;
+    team().share(step.rows, threads_for(step.rows * stride, step.threads),
+                 [&](int64_t row) { turn_and_keep<Numbers>(layer, step, row); });
+
+    const Heads<Numbers> heads{static_cast<Number*>(step.qkv),
+                               static_cast<Number*>(step.results),
+                               static_cast<Number*>(layer.keys),
+                               static_cast<Number*>(layer.values),
+                               step.tables,
+                               stride,
+                               step.table_width,
+                               layer.block_size,
+                               layer.heads,
+                               layer.kv_heads,
+                               layer.dim,
+                               layer.window,
+                               layer.scale};
+    const int64_t together = key_heads_together(layer, step), groups = (layer.kv_heads + together - 1) / together;
+    team().share(step.num_tiles * groups, step.threads, [&](int64_t item) {
+        const int64_t tile = item / groups, next = std::min(tile + step.threads, step.num_tiles - 1);
+        const int64_t head = item % groups * together, num_heads = std::min(together, layer.kv_heads - head);
+        TileAttention<Numbers>(heads, step.tiles[tile], step.tiles[next], head, num_heads).run();
+    });
+}
+
+// --- what is done with the sums of a product ----------------------------------------------------------------------------
+
+template <class Numbers>
+void project(const Linear& linear, const void* input, void* out, int64_t rows, int threads) {
+    using Number = typename Numbers::Number;
+    apply<Numbers>(linear, static_cast<const Number*>(input), rows, threads,
+                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                       Number* to = static_cast<Number*>(out) + row * linear.outputs + first;
+                       for (int64_t at = 0; at < count; at++) to[at] = Numbers::store_one(sums[at]);
+                   });
+}
+
+template <class Numbers>
+void project_add(const Linear& linear, const void* input, float* residual, int64_t rows, int threads) {
+    apply<Numbers>(linear, static_cast<const typename Numbers::Number*>(input), rows, threads,
+                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                       float* to = residual + row * linear.outputs + first;
+                       for (int64_t at = 0; at < count; at++) to[at] += sums[at];
+                   });
+}
+
+// Half of each panel's outputs are gates, the other half what they let through: `out` is [rows, outputs / 2].
+template <class Numbers>
+void project_gated(const Linear& linear, const void* input, void* out, int64_t rows, int64_t width, int threads) {
+    using Number = typename Numbers::Number;
+    apply<Numbers>(linear, static_cast<const Number*>(input), rows, threads,
+                   [&](int64_t row, int64_t first, int64_t, const float* sums) {
+                       constexpr int HALF = PANEL / 2;
+                       float gated[2 * LANES] = {}, through[2 * LANES] = {};
+                       std::copy(sums, sums + HALF, gated);
+                       std::copy(sums + HALF, sums + PANEL, through);
+                       Number numbers[2 * LANES];
+                       for (int at = 0; at < 2 * LANES; at += LANES)
+                           Numbers::store(numbers + at, silu(read<Floats>(gated + at)) * read<Floats>(through + at));
+                       const int64_t begin = first / 2, count = std::min<int64_t>(HALF, width - begin);
+                       std::copy(numbers, numbers + count, static_cast<Number*>(out) + row * width + begin);
+                   });
+}
+
+// The largest of some outputs, and where the first of those is. NaN if there is one among them.
+struct Best {
+    float value = NOTHING;
+    int64_t index = -1;
+
+    void offer(const Best& later) {
+        if (later.value > value || later.value != later.value) *this = later;
+    }
+};
+
+Best best_of(const float* sums, int64_t first, int64_t count) {
+    Best best;
+    for (int64_t at = 0; at < count; at++)
+        if (!(sums[at] <= best.value) && best.value == best.value) best = {sums[at], first + at};
+    return best;
+}
+
+// The index of each row's largest output, the first of equals; -1 where there is a NaN or no finite maximum.
+template <class Numbers>
+void project_best(const Linear& linear, const void* input, int64_t* chosen, int64_t rows, int threads) {
+    const int64_t panels = (linear.outputs + PANEL - 1) / PANEL;
+    std::vector<Best> found(rows * panels);
+    apply<Numbers>(linear, static_cast<const typename Numbers::Number*>(input), rows, threads,
+                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                       found[row * panels + first / PANEL] = best_of(sums, first, count);
+                   });
+    for (int64_t row = 0; row < rows; row++) {
+        Best best;
+        for (int64_t panel = 0; panel < panels; panel++) best.offer(found[row * panels + panel]);
+        chosen[row] = std::isfinite(best.value) ? best.index : -1;
+    }
+}
+
+}  // namespace
+
+// --- the interface ------------------------------------------------------------------------------------------------------
+
+#define BY_KIND(kind, call)         \
+    if ((kind) == FLOAT32) {        \
+        using Numbers = Float32;    \
+        call;                       \
+    } else {                        \
+        using Numbers = Bfloat16;   \
+        call;                       \
+    }
+
+extern "C" {
+
+int64_t panel_outputs() { return PANEL; }
+
+int64_t most_tile_rows() { return MOST_ROWS; }
+
+int64_t most_dim() { return MOST_DIM; }
+
+int64_t lanes() { return LANES; }
+
+void normalise_rows(int64_t kind, const float* residual, const float* weight, void* out, int64_t rows, int64_t width,
+                    float epsilon, int threads) {
+    BY_KIND(kind, normalise<Numbers>(residual, weight, static_cast<Numbers::Number*>(out), rows, width, epsilon, threads))
+}
+
+void attend_rows(int64_t kind, const LayerAttention* layer, const StepAttention* step) {
+    BY_KIND(kind, attend<Numbers>(*layer, *step))
+}
+
+void project_rows(const Linear* linear, const void* input, void* out, int64_t rows, int threads) {
+    BY_KIND(linear->kind, project<Numbers>(*linear, input, out, rows, threads))
+}
+
+void project_rows_float(const Linear* linear, const void* input, float* out, int64_t rows, int threads) {
+    std::fill(out, out + rows * linear->outputs, 0.0f);
+    BY_KIND(linear->kind, project_add<Numbers>(*linear, input, out, rows, threads))
+}
+
+void project_rows_add(const Linear* linear, const void* input, float* residual, int64_t rows, int threads) {
+    BY_KIND(linear->kind, project_add<Numbers>(*linear, input, residual, rows, threads))
+}
+
+void project_rows_gated(const Linear* linear, const void* input, void* out, int64_t rows, int64_t width, int threads) {
+    BY_KIND(linear->kind, project_gated<Numbers>(*linear, input, out, rows, width, threads))
+}
+
+void project_rows_best(const Linear* linear, const void* input, int64_t* chosen, int64_t rows, int threads) {
+    BY_KIND(linear->kind, project_best<Numbers>(*linear, input, chosen, rows, threads))
+}
+}
