@@ -99,10 +99,8 @@ class TraceDriver:
 
     def next_us(self) -> int | None:
         """When something happens here by itself; None: never."""
-        return self.ends_us if self.scheduler.is_ahead or self.wake_us is None else self._earliest(self.wake_us)
-
-    def _earliest(self, wake_us: int) -> int:
-        return wake_us if self.ends_us is None else min(wake_us, self.ends_us)
+        wakes_us = None if self.scheduler.is_ahead else self.wake_us
+        return min([us for us in (self.ends_us, wakes_us) if us is not None], default=None)
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
