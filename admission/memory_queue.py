@@ -21,7 +21,8 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from admission.bounds import room_for
 from admission.handing import hand_over
@@ -45,6 +46,15 @@ from admission.queue import (
     check_group,
 )
 from admission.wants import NOTHING_ASSUMED, Assumed, Choice, StandingWant, Terms, choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """How the rule sees what a log says was given: how many better ones it passed, whether it may take that victim."""
+
+    num_passed: int
+    may_exchange: bool
+
 
 _RoomFor = Callable[[Sequence[Item], Sequence[Item]], tuple[Item, ...] | Offered]
 
@@ -192,6 +202,32 @@ class MemoryQueue:
         self._handed.pop(driver_id, None)
         self._woken.pop(driver_id, None)
         self._wake_claimants()
+
+    # --- for those who follow a log -----------------------------------------------------------------------------------
+
+    def hand_as_told(self, entry_id: str) -> None:
+        """An entry that waits was handed over to somebody: it leaves the lines, and ``give_as_told`` says to whom."""
+        item = self._items[entry_id]
+        self._lines.give(item)
+        item.place, item.answer = Place.HANDED, Offered.HANDED
+
+    def give_as_told(self, driver_id: str, entry_id: str, victim_id: str | None) -> Told:
+        """The driver was given this entry, in exchange for ``victim_id`` if that is not None, whatever it asked for."""
+        item = self._items.get(entry_id)
+        if item is None:
+            return Told(num_passed=0, may_exchange=False)
+        num_passed = 0
+        if item.is_in_line:
+            ahead = takewhile(lambda other: other is not item, self._lines.in_order_for(driver_id))
+            num_passed = sum(1 for _ in ahead)
+            self._lines.give(item)
+        item.place, item.driver_id = Place.HELD, driver_id
+        victim = None if victim_id is None else self._items.get(victim_id)
+        if victim is None or victim.place is not Place.HELD:
+            return Told(num_passed=num_passed, may_exchange=False)
+        self._lines.join(victim, pinned_to=driver_id)
+        is_better = item.entry.rank < victim.entry.rank and item.score < victim.score
+        return Told(num_passed=num_passed, may_exchange=item.preempts and is_better)
 
     # --- rules --------------------------------------------------------------------------------------------------------
 

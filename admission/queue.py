@@ -25,7 +25,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
+from admission.classes import PriorityClass
 from admission.events import Weakest
 from admission.standing import Standing
 
@@ -112,6 +114,17 @@ class ClassRule:
     may_be_shed: bool = False
     preempts: bool = True
     is_charged: bool = False
+
+    @classmethod
+    def of(cls, priority: PriorityClass) -> ClassRule:
+        """What the queue is told of a class with each offer."""
+        return cls(
+            max_requests=priority.max_waiting,
+            max_tokens=priority.max_waiting_tokens,
+            sheds=priority.sheds,
+            may_be_shed=priority.sheddable,
+            preempts=priority.preempts,
+        )
 
     def past_bounds(self) -> ClassRule:
         """The same for what had started and comes back: it needs no room, has a right to stay, and was charged then."""
@@ -213,3 +226,41 @@ class QueueStats:
     requests: int
     tokens: int
     by_class: tuple[tuple[str, int, int], ...]
+
+
+class QueueObserver(Protocol):
+    """Is told of every act of this process on a queue, once it took place.
+
+    ``act`` is its number among all acts on that queue, by whomever: so what several gateways saw can be put in order.
+    Numbers rise, also when the store has lost its data between two acts; an offer that changed nothing has the number
+    of the last act that did.
+    """
+
+    def offered(self, act: int, entries: Sequence[Entry], result: OfferResult) -> None: ...
+
+    def given(self, act: int, driver_id: str, claims: Sequence[Claim]) -> None: ...
+
+    def returned(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None: ...
+
+    def settled(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None: ...
+
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None: ...
+
+
+class NoObserver:
+    """Nobody looks."""
+
+    def offered(self, act: int, entries: Sequence[Entry], result: OfferResult) -> None:
+        pass
+
+    def given(self, act: int, driver_id: str, claims: Sequence[Claim]) -> None:
+        pass
+
+    def returned(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
+        pass
+
+    def settled(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
+        pass
+
+    def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None:
+        pass

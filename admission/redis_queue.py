@@ -32,6 +32,7 @@ from admission.queue import (
     Entry,
     OfferResult,
     QueueBounds,
+    QueueObserver,
     QueueStats,
     Withdrawal,
     check_group,
@@ -69,6 +70,7 @@ class RedisQueue:
     """One model's queue. ``clock_us`` is the store's time, moved by tests; None: Redis's own.
 
     ``offers`` are the turns that offers take, which queues on one client share; None: this queue has its own.
+    ``observer`` is told of the acts of this process.
     """
 
     def __init__(
@@ -79,13 +81,14 @@ class RedisQueue:
         bounds: QueueBounds,
         offers: Turns | None = None,
         driver_lease_s: float = DRIVER_LEASE_S,
+        observer: QueueObserver | None = None,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self._client = client
         self._waiting_client = blocking_twin(client)
         self._bounds = bounds
         self._keys = QueueKeys.of(model)
-        self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us)
+        self._scripts = QueueScripts(client, keys=self._keys, bounds=bounds, clock_us=clock_us, observer=observer)
         self._offers = offers or Turns(OFFERS_AT_ONCE)
         self._mailboxes: dict[str, _Mailbox] = {}
         self._heartbeats = Heartbeats(lease_s=driver_lease_s, max_gap_s=REAP_GAP_S)

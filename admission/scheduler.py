@@ -73,7 +73,7 @@ class LedgerMismatch(ReportError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _InFlight:
+class PlanInFlight:
     """A plan on the worker: whose last token it emits, how far it computes those that it prefills, and how many blocks
 
     are in use once it is applied.
@@ -98,7 +98,7 @@ class Scheduler:
         self._preset = preset
         self._progress = progress
         self._outbox = Outbox()
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[PlanInFlight] = deque()
         self._build(first_step=0, first_number=0)
 
     def _build(self, *, first_step: int, first_number: int) -> None:
@@ -119,6 +119,19 @@ class Scheduler:
         self._planner = Planner(roster=self._roster, memory=self._memory, prefixes=prefixes, preset=self._preset)
 
     @property
+    def limits(self) -> Limits:
+        """Those in force."""
+        return self._limits
+
+    @property
+    def preset(self) -> Preset:
+        return self._preset
+
+    @property
+    def progress(self) -> Progress:
+        return self._progress
+
+    @property
     def slots_in_use(self) -> int:
         """Slots that are held, those included that come back with a report."""
         return self._roster.slots.in_use
@@ -131,6 +144,23 @@ class Scheduler:
     def shares_prefixes(self) -> bool:
         """Whether block hashes of prompts are of any use."""
         return self._preset.prefix_reuse is not PrefixReuse.NONE
+
+    @property
+    def num_claimed(self) -> int:
+        """Sequences that were handed over and have not started, or not again."""
+        return len(self._roster.claimed)
+
+    def held(self) -> tuple[tuple[int, SequenceSpec], ...]:
+        """Every slot that is held, and by which sequence: those that drain included."""
+        return tuple([(slot, sequence.spec) for slot, sequence in self._roster.slots.holders()])
+
+    def known(self) -> tuple[SequenceSpec, ...]:
+        """Every sequence that has not ended, in the order in which they came."""
+        return tuple([sequence.spec for sequence in self._roster.all()])
+
+    def is_paused(self, sequence_id: str) -> bool:
+        sequence = self._roster.get(sequence_id)
+        return sequence is not None and sequence.state is State.PAUSED
 
     @property
     def is_ahead(self) -> bool:
@@ -243,7 +273,7 @@ class Scheduler:
         if built is None:
             return None
         self._in_flight.append(
-            _InFlight(
+            PlanInFlight(
                 step=built.plan.step,
                 finals=built.finals,
                 fills=built.fills,
@@ -286,7 +316,7 @@ class Scheduler:
                 self._roster.end(sequence, EndReason.LENGTH)
         self._roster.report(report.step)
 
-    def _check_report(self, report: Reported) -> _InFlight:
+    def _check_report(self, report: Reported) -> PlanInFlight:
         if not self._in_flight or self._in_flight[0].step != report.step:
             raise UnexpectedReport(f"plan {report.step} is not the oldest in flight")
         flight = self._in_flight[0]

@@ -24,9 +24,11 @@ from admission.queue import (
     Claim,
     ClassRule,
     Entry,
+    NoObserver,
     Offered,
     OfferResult,
     QueueBounds,
+    QueueObserver,
     Shed,
     Withdrawal,
     Withdrawn,
@@ -38,6 +40,15 @@ Argument = str | int | bytes
 _PARTS = ("_entries", "_lanes", "_lines", "_bounds", "_drivers", "_wants")
 
 _ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver", "reconcile")
+
+_NUMBERED = frozenset({"offer", "claim", "collect", "withdraw", "settle", "give_back"})
+"""Acts that have a number among all on their queue, which their result begins with."""
+
+_NUMBER_AFTER = """
+end
+local result = act()
+return {act_number(), result}
+"""
 
 _CONSTANTS = f"""\
 local QUEUE_TTL_MS = {QUEUE_TTL_MS}
@@ -66,15 +77,18 @@ class Script:
     digest: str
 
 
-def load_script(name: str, *, num_keys: int, before: str = "") -> Script:
-    """``lua/{name}.lua``, after the text ``before``. ``ScriptError`` unless its header declares name and keys."""
+def load_script(name: str, *, num_keys: int, before: str = "", is_numbered: bool = False) -> Script:
+    """``lua/{name}.lua``, after the text ``before``; if numbered, its result is {number, result}.
+
+    Raises ``ScriptError`` unless its header declares name and keys.
+    """
     body = _read(name)
     header = _HEADER.match(body)
     if header is None or header["name"] != name:
         raise ScriptError(f"lua/{name}.lua does not open with its name, KEYS, ARGV and Result")
     if int(header["num_keys"]) != num_keys:
         raise ScriptError(f"lua/{name}.lua declares {header['num_keys']} keys, {num_keys} are passed")
-    text = before + body
+    text = f"{before}local function act()\n{body}{_NUMBER_AFTER}" if is_numbered else before + body
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # how Redis names scripts
     return Script(name=name, text=text, digest=digest)
 
@@ -97,17 +111,22 @@ class QueueScripts:
         keys: QueueKeys,
         bounds: QueueBounds,
         clock_us: Callable[[], int] | None = None,
+        observer: QueueObserver | None = None,
     ) -> None:
         self._client = client
         self._bounds = bounds
         self._clock_us = clock_us
         self._keys = keys.in_order()
         before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
-        self._scripts = {name: load_script(name, num_keys=len(self._keys), before=before) for name in _ACTS}
+        self._observer = observer or NoObserver()
+        self._scripts = {
+            name: load_script(name, num_keys=len(self._keys), before=before, is_numbered=name in _NUMBERED)
+            for name in _ACTS
+        }
 
     async def offer(self, entries: Sequence[Entry], bounds: QueueBounds | None, rule: ClassRule) -> OfferResult:
         """Within ``bounds``; None: past them."""
-        reply = await self._run(
+        act, reply = await self._act(
             "offer",
             *_limits(bounds),
             _or_empty(rule.max_requests),
@@ -119,7 +138,7 @@ class QueueScripts:
         )
         position, requests, tokens, *rest = reply
         outcomes, shed = rest[: len(entries)], rest[len(entries) :]
-        return OfferResult(
+        result = OfferResult(
             outcomes=tuple(Offered(outcome.decode()) for outcome in outcomes),
             position=int(position),
             waiting_requests=int(requests),
@@ -129,11 +148,13 @@ class QueueScripts:
                 for entry_id, origin in zip(shed[::2], shed[1::2], strict=True)
             ),
         )
+        self._observer.offered(act, entries, result)
+        return result
 
     async def claim(self, driver_id: str, asked: Asked, received: Sequence[str]) -> tuple[Claim, ...]:
         weakest = asked.weakest
         short = [(name, slots) for name, slots in asked.short if slots > 0]
-        rows = await self._run(
+        act, rows = await self._act(
             "claim",
             driver_id,
             asked.slots,
@@ -143,21 +164,25 @@ class QueueScripts:
             *(argument for shortage in short for argument in shortage),
             *received,
         )
-        return tuple(_claim(row) for row in rows)
+        return self._given(act, driver_id, rows)
 
     async def collect(self, driver_id: str, received: Sequence[str]) -> tuple[Claim, ...]:
-        rows = await self._run("collect", driver_id, *received)
-        return tuple(_claim(row) for row in rows)
+        act, rows = await self._act("collect", driver_id, *received)
+        return self._given(act, driver_id, rows)
 
     async def withdraw(self, entry_id: str) -> Withdrawal:
-        outcome, driver_id = await self._run("withdraw", entry_id)
-        return Withdrawal(outcome=Withdrawn(outcome.decode()), driver_id=driver_id.decode() or None)
+        act, (outcome, driver_id) = await self._act("withdraw", entry_id)
+        withdrawal = Withdrawal(outcome=Withdrawn(outcome.decode()), driver_id=driver_id.decode() or None)
+        self._observer.withdrew(act, entry_id, withdrawal)
+        return withdrawal
 
     async def settle(self, driver_id: str, entry_ids: Sequence[str]) -> None:
-        await self._run("settle", driver_id, *entry_ids)
+        act, _ = await self._act("settle", driver_id, *entry_ids)
+        self._observer.settled(act, driver_id, entry_ids)
 
     async def give_back(self, driver_id: str, entry_ids: Sequence[str]) -> None:
-        await self._run("give_back", driver_id, *entry_ids)
+        act, _ = await self._act("give_back", driver_id, *entry_ids)
+        self._observer.returned(act, driver_id, entry_ids)
 
     async def forget_driver(self, driver_id: str, received: Sequence[str]) -> None:
         await self._run("forget_driver", driver_id, "", *received)
@@ -169,6 +194,16 @@ class QueueScripts:
     async def reconcile(self) -> bool:
         """Whether the queue was whole; else it has begun anew."""
         return bool(await self._run("reconcile") == b"whole")
+
+    async def _act(self, name: str, *arguments: Argument) -> tuple[int, Any]:
+        """The number of the act, and its result."""
+        number, result = await self._run(name, *arguments)
+        return int(number), result
+
+    def _given(self, act: int, driver_id: str, rows: Sequence[list[bytes]]) -> tuple[Claim, ...]:
+        claims = tuple(_claim(row) for row in rows)
+        self._observer.given(act, driver_id, claims)
+        return claims
 
     async def _run(self, name: str, *arguments: Argument) -> Any:
         clock = self._clock_us() if self._clock_us else ""

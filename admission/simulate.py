@@ -10,32 +10,39 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from admission.classes import PriorityClass
 from admission.events import Claimed, Exchanged, Finished, FinishReason, Plan, Reported, SequenceSpec
 from admission.limits import Limits
 from admission.presets import PrefillRule, Preset, SlotPreemption
+from admission.queue import Offered, QueueBounds
+from admission.record.entries import TimeUnit
+from admission.record.simulated import DRIVER, Doorway, SimulationLog
 from admission.scenario import Policy, Priority, Request, Scenario
 from admission.scheduler import Scheduler
+from admission.standing import HeadStart, Standing, WaitingOrderName
 from admission.trace import Outcome, RequestSummary, Result, Row, Termination
 
 RANKS: Mapping[Priority, int] = {Priority.HIGH: 0, Priority.NORMAL: 1}
 
 
-def simulate(scenario: Scenario, preset: Preset) -> Outcome:
-    """Run a scenario to its end, or to its iteration limit."""
-    run = _Run(scenario, preset)
+def simulate(scenario: Scenario, preset: Preset, log: SimulationLog | None = None) -> Outcome:
+    """Run a scenario to its end, or to its iteration limit; with ``log``, record it."""
+    run = _Run(scenario, preset, log)
     termination = Termination.ITERATION_LIMIT
     for iteration in range(scenario.policy.max_iterations):
         run.iterate(iteration)
         if run.is_over():
             termination = Termination.ALL_TERMINAL
             break
-    return Outcome(termination=termination, policy=scenario.policy, trace=tuple(run.trace), requests=run.summaries())
+    outcome = Outcome(termination=termination, policy=scenario.policy, trace=tuple(run.trace), requests=run.summaries())
+    run.close()
+    return outcome
 
 
 class _Run:
     """The queue rule: bounded, first come first served, a preempted request at the front."""
 
-    def __init__(self, scenario: Scenario, preset: Preset) -> None:
+    def __init__(self, scenario: Scenario, preset: Preset, log: SimulationLog | None) -> None:
         policy = scenario.policy
         if not policy.priority_preemption:
             preset = replace(preset, slot_preemption=SlotPreemption.NEVER)
@@ -51,6 +58,9 @@ class _Run:
         for request in scenario.requests:
             self._arrivals.setdefault(request.arrival, []).append(request)
         self._num_open = len(scenario.requests)
+        self._log = log
+        if log is not None:
+            log.open({DRIVER: self._scheduler}, _doorway(policy))
 
     def is_over(self) -> bool:
         """Whether every request is completed or rejected."""
@@ -61,12 +71,21 @@ class _Run:
         for request in self._arrivals.pop(iteration, ()):
             self._offer(_spec(request), row)
         self._promote(iteration)
-        plan = self._scheduler.step((), iteration).plan
-        if plan is not None:
-            self._execute(plan, row)
+        step = self._scheduler.step((), iteration)
+        if self._log is not None:
+            self._log.stepped(iteration, step)
+        if step.plan is not None:
+            self._execute(step.plan, row)
         row.queue = [spec.sequence_id for spec in self._queue]
         row.active = list(self._scheduler.running_ids())
         self.trace.append(row)
+
+    def close(self) -> None:
+        """End the log with the step that takes in the last report."""
+        if self._log is not None:
+            now = len(self.trace)
+            self._log.stepped(now, self._scheduler.step((), now))
+            self._log.close(now)
 
     def summaries(self) -> dict[str, RequestSummary]:
         for sequence_id in self._scheduler.running_ids():
@@ -79,23 +98,43 @@ class _Run:
         want = self._scheduler.want()
         has_room = len(self._queue) < self._policy.max_queue
         if want.slots > 0:
-            self._scheduler.take(Claimed(sequence=spec), row.iteration)
+            self._tell_offer(spec, Offered.HANDED, row)
+            self._take(Claimed(sequence=spec), row.iteration)
         elif has_room and want.weakest is not None and spec.rank < want.weakest.rank:
             victim_id = want.weakest.sequence_id
+            self._tell_offer(spec, Offered.HANDED, row)
             self._queue.appendleft(self._specs[victim_id])
-            self._scheduler.take(Exchanged(sequence=spec, victim_id=victim_id), row.iteration)
+            self._take(Exchanged(sequence=spec, victim_id=victim_id), row.iteration)
             self._requests[victim_id].preemptions += 1
             row.preempted.append(victim_id)
         elif has_room:
             self._queue.append(spec)
+            self._tell_offer(spec, Offered.QUEUED, row)
         else:
+            self._tell_offer(spec, Offered.QUEUE_FULL, row)
             self._requests[spec.sequence_id].result = Result.REJECTED
             self._num_open -= 1
             row.rejected.append(spec.sequence_id)
 
     def _promote(self, iteration: int) -> None:
         while self._queue and self._scheduler.want().slots > 0:
-            self._scheduler.take(Claimed(sequence=self._queue.popleft()), iteration)
+            self._take(Claimed(sequence=self._queue.popleft()), iteration)
+
+    def _take(self, event: Claimed | Exchanged | Reported, iteration: int) -> None:
+        self._scheduler.take(event, iteration)
+        if self._log is None:
+            return
+        self._log.took(event)
+        if isinstance(event, Claimed):
+            self._log.given(iteration, [(event.sequence.sequence_id, None)])
+        elif isinstance(event, Exchanged):
+            self._log.given(iteration, [(event.sequence.sequence_id, event.victim_id)])
+
+    def _tell_offer(self, spec: SequenceSpec, outcome: Offered, row: Row) -> None:
+        if self._log is not None:
+            waiting = len(self._queue)
+            ahead = waiting - 1 if outcome is Offered.QUEUED else 0
+            self._log.offered(row.iteration, spec, _standing(spec), outcome, ahead=ahead, waiting=(waiting, 0))
 
     def _execute(self, plan: Plan, row: Row) -> None:
         worker = self._worker
@@ -115,7 +154,10 @@ class _Run:
             self._requests[sequence_id].completed = row.iteration
             self._requests[sequence_id].result = Result.COMPLETED
         self._num_open -= len(row.completed)
-        self._scheduler.take(report, row.iteration)
+        if self._log is not None:
+            num_tokens = len(plan.decode) + len(row.prefill_emitted)
+            self._log.executed(row.iteration + 1, plan.step, took_us=1, num_tokens=num_tokens)
+        self._take(report, row.iteration)
 
 
 class _IdealWorker:
@@ -153,6 +195,24 @@ class _IdealWorker:
 def _limits(policy: Policy) -> Limits:
     """The limits of a scenario: memory is not limited, one plan in flight."""
     return Limits(max_slots=policy.max_active, token_budget=policy.token_budget, prefill_chunk=policy.prefill_chunk)
+
+
+def _doorway(policy: Policy) -> Doorway:
+    return Doorway(
+        classes=tuple(
+            [
+                PriorityClass(name=name.value, rank=rank, head_start_us=0, service_tier="")
+                for name, rank in RANKS.items()
+            ]
+        ),
+        bounds=QueueBounds(max_requests=policy.max_queue),
+        waiting_order=WaitingOrderName.FCFS,
+        unit=TimeUnit.ITERATIONS,
+    )
+
+
+def _standing(spec: SequenceSpec) -> Standing:
+    return Standing(scored_by=HeadStart(us=0), lane=spec.class_name)
 
 
 def _spec(request: Request) -> SequenceSpec:

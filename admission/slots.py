@@ -35,6 +35,10 @@ class Slots:
     def holder(self, slot: int) -> Sequence | None:
         return self._holders.get(slot)
 
+    def holders(self) -> list[tuple[int, Sequence]]:
+        """Every slot that is held, with its sequence, in the order in which they were taken."""
+        return list(self._holders.items())
+
     def holdings(self) -> list[Holding]:
         """Every open account, for the ledger's check."""
         return [sequence.holding for sequence in self._holders.values() if sequence.holding is not None]

@@ -17,12 +17,16 @@ class Termination(StrEnum):
 
 
 class Result(StrEnum):
-    """How a request stands at the end of a run. WAITING: queued, preempted, or not arrived yet."""
+    """How a request stands at the end of a run.
+
+    WAITING: queued, preempted, or not arrived yet. LEFT: its client went, or its deadline passed, before its end.
+    """
 
     COMPLETED = "completed"
     REJECTED = "rejected"
     ACTIVE = "active"
     WAITING = "waiting"
+    LEFT = "left"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -65,6 +65,11 @@ class TraceBatch:
         self._joined: list[Running] = []
         self._ends_us = 0  # when the last iteration ended
 
+    @property
+    def num_decoding(self) -> int:
+        """How many sequences the plan that was applied gives a token by decoding."""
+        return len(self._decoding)
+
     def running_in(self, slot: int) -> Running:
         return self._by_slot[slot]
 
@@ -86,7 +91,8 @@ class TraceBatch:
         held_back = [running for slot, running in self._decoding.items() if slot not in planned]
         for running in held_back:
             self._stop(running, iteration)
-        self._joined = [self._by_slot[slot] for slot in plan.decode if slot not in self._decoding]
+        joined = [self._by_slot[slot] for slot in plan.decode if slot not in self._decoding]
+        self._joined = [running for running in joined if not running.is_done]  # planned before its end was reported
         for running in self._joined:
             self._join(running, iteration)
         return len(held_back)
@@ -94,7 +100,7 @@ class TraceBatch:
     def work(self, plan: Plan) -> Work:
         """What the plan that was applied costs."""
         return Work(
-            decode_tokens=len(plan.decode),
+            decode_tokens=len(self._decoding),
             prefill_tokens=sum([span.length for span in plan.prefill]),
             kv_tokens=self._context + sum([span.start + span.length for span in plan.prefill]),
             swapped_tokens=sum([start.swapped_tokens for start in plan.starts]),

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from admission.classes import DEFAULT_CLASSES, INTERACTIVE, SECOND_US, STANDARD, PriorityClass
+from admission.trace_known import Known
 
 PRIORITIES: Mapping[str, PriorityClass] = {
     **{cls.name: cls for cls in DEFAULT_CLASSES},
@@ -43,7 +44,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request of a trace: it arrives at ``arrival_us`` and gives exactly ``output_tokens``."""
+    """One request of a trace: it arrives at ``arrival_us`` and gives exactly ``output_tokens``.
+
+    ``known``: what a log tells of it beyond that.
+    """
 
     request_id: str
     arrival_us: int
@@ -51,6 +55,7 @@ class Arrival:
     output_tokens: int
     cls: PriorityClass = STANDARD
     tenant: str = ""
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ class Rejection(StrEnum):
 
     QUEUE_FULL = "queue_full"
     QUEUE_TOKENS_FULL = "queue_tokens_full"
+    CLASS_FULL = "class_full"
+    SHED = "shed"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
 
@@ -83,7 +85,10 @@ class Iteration:
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """How one request fared. Iterations are those that ran; ``arrived_in`` is the first that began after it came."""
+    """How one request fared. Iterations are those that ran; ``arrived_in`` is the first that began after it came.
+
+    With several drivers, iterations are numbered over all of them, as they begin.
+    """
 
     arrival: Arrival
     arrived_in: int
@@ -95,6 +100,12 @@ class RequestRecord:
     completed_us: int | None = None
     slot_preemptions: int = 0
     kv_preemptions: int = 0
+
+    def reject(self, reason: Rejection) -> None:
+        self.result, self.rejection = Result.REJECTED, reason
+
+    def complete(self, iteration: int, now_us: int) -> None:
+        self.result, self.completed, self.completed_us = Result.COMPLETED, iteration, now_us
 
     def document(self) -> dict[str, Any]:
         arrival = self.arrival

@@ -10,6 +10,7 @@ from gateway.api_keys import ApiKeys
 from gateway.body_room import BodyRoom
 from gateway.class_table import ClassTable
 from gateway.dispatch import Dispatcher
+from gateway.door_log import DoorLog
 from gateway.errors import Reason, Refused
 from gateway.http_settings import HttpSettings
 from gateway.metrics import Metrics
@@ -20,7 +21,7 @@ from workers.wire import ModelCard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """``started_at`` is a Unix time in seconds."""
+    """``started_at`` is a Unix time in seconds. ``door``: where the end of each request is recorded."""
 
     dispatcher: Dispatcher
     metrics: Metrics
@@ -30,6 +31,7 @@ class Api:
     classes: ClassTable
     keys: ApiKeys
     started_at: int
+    door: DoorLog | None = None
 
     def model(self, name: str) -> ModelCard:
         """The card of a model. Raises ``Refused``: 404 when others are served, 503 when nothing is."""

@@ -16,6 +16,7 @@ from gateway.body_room import BodyRoom
 from gateway.class_table import ClassTable
 from gateway.connection import OFFERED_VERSION, SPOKEN, Connection, Crowd, GatewayRunner, sign
 from gateway.dispatch import Dispatcher
+from gateway.door_log import DoorLog
 from gateway.errors import Reason, Refused
 from gateway.http_errors import error_response, http_exception_response, internal_error
 from gateway.http_settings import HttpSettings
@@ -47,6 +48,7 @@ def build_app(
     classes: ClassTable,
     keys: ApiKeys,
     metrics_at: MetricsAt = MetricsAt.API,
+    door: DoorLog | None = None,
 ) -> web.Application:
     """The application over this machinery. It owns the tokenizing threads and ends them at its clean-up."""
     app = _new_app(_turn_away_spare)
@@ -61,6 +63,7 @@ def build_app(
         classes=classes,
         keys=keys,
         started_at=int(time.time()),
+        door=door,
     )
 
     async def end_threads(_: web.Application) -> AsyncIterator[None]:

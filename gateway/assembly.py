@@ -13,12 +13,13 @@ import structlog
 from admission.classes import DEFAULT_CLASSES, PriorityClass
 from admission.limits import Limits
 from admission.presets import Preset, Progress
-from admission.queue import QueueBounds, StoreUnavailable
+from admission.queue import ClassRule, QueueBounds, StoreUnavailable
 from admission.scheduler import Scheduler
 from admission.standing import WaitingOrderName
 from gateway.clock import Clock, monotonic_us
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
+from gateway.door_log import DoorLog
 from gateway.driver import DriverParts
 from gateway.driver_set import DriverSet
 from gateway.errors import Reason
@@ -28,12 +29,13 @@ from gateway.heartbeat import Heartbeat
 from gateway.holdings import Holdings, HoldingsParts
 from gateway.line_speed import LineSpeeds
 from gateway.links import PROGRESS_TIMEOUT_S
-from gateway.machinery import Machinery, MachineryParts, rule_of
+from gateway.machinery import Machinery, MachineryParts
 from gateway.metrics import Metrics
 from gateway.moves import Moves
 from gateway.origin_link import UNREACHABLE_S
 from gateway.queue_gauges import QueueGauges
 from gateway.queues import Queues
+from gateway.recording import Recorder
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
 from gateway.streams import Streams
@@ -89,15 +91,18 @@ class Assembly:
         client: redis.asyncio.Redis,
         metrics: Metrics,
         clock: Clock = monotonic_us,
+        recorder: Recorder | None = None,
     ) -> None:
         self._options = options
         self._metrics = metrics
+        self._recorder = recorder
         self._clock = clock
         self._estimates = Estimates()
         self._speeds = LineSpeeds(clock=clock)
         self.drivers = DriverSet()
         self.view = ClusterView(clock=clock)
-        self.queues = Queues(client, bounds=options.bounds)
+        self.door = None if recorder is None else self._new_door(recorder)
+        self.queues = Queues(client, bounds=options.bounds, door=self.door)
         self.directory = Directory(client, gateway_id=options.gateway_id)
         self.forecast = Forecast(options.classes, options.waiting_order, clock=clock)
         self.streams = Streams(clock=clock, metrics=metrics, estimates=self._estimates)
@@ -141,6 +146,17 @@ class Assembly:
 
     # --- the parts, each with what it needs of those before it --------------------------------------------------------
 
+    def _new_door(self, recorder: Recorder) -> DoorLog:
+        options = self._options
+        return DoorLog(
+            recorder,
+            gateway_id=options.gateway_id,
+            classes=options.classes,
+            bounds=options.bounds,
+            waiting_order=options.waiting_order,
+            clock=self._clock,
+        )
+
     def _new_relay(self) -> Relay:
         return Relay(
             gateway_id=self._options.gateway_id,
@@ -161,7 +177,7 @@ class Assembly:
             metrics=self._metrics,
             clock=self._clock,
             most_moves=self._options.max_moves,
-            rules={cls.name: rule_of(cls) for cls in self._options.classes},
+            rules={cls.name: ClassRule.of(cls) for cls in self._options.classes},
         )
 
     def _new_heartbeat(self) -> Heartbeat:
@@ -193,7 +209,13 @@ class Assembly:
                 drivers=self.drivers,
                 view=self.view,
                 speeds=self._speeds,
-                driver_parts=DriverParts(relay=self.relay, acts=self.acts, metrics=self._metrics, clock=self._clock),
+                driver_parts=DriverParts(
+                    relay=self.relay,
+                    acts=self.acts,
+                    metrics=self._metrics,
+                    clock=self._clock,
+                    recorder=self._recorder,
+                ),
                 schedule=self._schedule,
             ),
         )

@@ -1,4 +1,4 @@
-"""The `sluicegate` command: `up`, `gateway`, `worker` and `simulate`.
+"""The `sluicegate` command: `up`, `gateway`, `worker`, `simulate` and those that read logs.
 
 Nothing heavy is imported before the command is known: `sluicegate worker` must become a process without aiohttp and
 redis, and `sluicegate gateway` one without torch.
@@ -21,6 +21,10 @@ usage: sluicegate COMMAND [--flag VALUE ...]
   gateway    one gateway alone: HTTP in front, workers and a Redis behind
   worker     one worker alone: one model, executing the plans of a gateway
   simulate   run the scheduler on a scenario or an arrival trace and tell what it would have done
+  replay     check that recorded events give the recorded plans again, or tell what would have happened otherwise
+  fit        fit what an iteration costs to recorded logs
+  explain    tell what happened to one request, from recorded logs
+  trace      draw what was recorded, as a page or for Perfetto
 
 `sluicegate COMMAND --help` explains a command's settings: flags, SLUICEGATE_* variables or a TOML file (--config).
 """
@@ -87,6 +91,30 @@ def _simulate(argv: Sequence[str]) -> int:
     return simulate_main(argv)
 
 
+def _replay(argv: Sequence[str]) -> int:
+    from gateway.replay_command import replay_main  # noqa: PLC0415 (only this command needs it)
+
+    return replay_main(argv)
+
+
+def _fit(argv: Sequence[str]) -> int:
+    from gateway.fit_command import fit_main  # noqa: PLC0415 (only this command needs it)
+
+    return fit_main(argv)
+
+
+def _explain(argv: Sequence[str]) -> int:
+    from gateway.explain_command import explain_main  # noqa: PLC0415 (only this command needs it)
+
+    return explain_main(argv)
+
+
+def _trace(argv: Sequence[str]) -> int:
+    from gateway.trace_command import trace_main  # noqa: PLC0415 (only this command needs it)
+
+    return trace_main(argv)
+
+
 def _refuse(command: str, lines: Sequence[str]) -> int:
     for line in lines:
         sys.stderr.write(f"sluicegate {command}: {line}\n")
@@ -98,4 +126,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "gateway": _gateway,
     "worker": _worker,
     "simulate": _simulate,
+    "replay": _replay,
+    "fit": _fit,
+    "explain": _explain,
+    "trace": _trace,
 }

@@ -24,11 +24,13 @@ from admission.redis_queue import RedisQueue
 from admission.scheduler import ReportError, Scheduler
 from gateway.claimer import Claimer
 from gateway.clock import Clock
+from gateway.driver_log import DriverLog
 from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
 from gateway.line_speed import LineSpeed
 from gateway.links import WorkerLink
 from gateway.metrics import Metrics, WorkerMetrics
+from gateway.recording import Recorder
 from gateway.relay import Relay
 from gateway.rest import Rest
 from gateway.sequence_book import SequenceBook
@@ -49,6 +51,7 @@ class DriverParts:
     acts: StoreActs
     metrics: Metrics
     clock: Clock
+    recorder: Recorder | None = None
 
 
 class _Phase(Enum):
@@ -71,11 +74,13 @@ class Driver:
         queue: RedisQueue,
         speed: LineSpeed,
         parts: DriverParts,
+        log: DriverLog | None = None,
     ) -> None:
         self.driver_id = driver_id
         self._link = link
         self._scheduler = scheduler
         self._speed = speed
+        self._log = log
         self._metrics = parts.metrics.workers
         self._clock = parts.clock
         self._book = SequenceBook(
@@ -112,6 +117,8 @@ class Driver:
             self._rest.end()
             if self._timer is not None:
                 self._timer.cancel()
+            if self._log is not None:
+                self._log.close()
 
     def stop(self) -> None:
         """Claim nothing more; ``run`` returns when what runs has ended."""
@@ -159,6 +166,8 @@ class Driver:
     def _take_report(self, report: ReportMessage) -> None:
         """Its tokens leave after the next plan has: the worker waits for nobody."""
         finished = _finishes(report)
+        if self._log is not None:
+            self._log.executed(report)
         try:
             self._book.take_report(report, finished)
         except ReportError as error:
@@ -231,10 +240,15 @@ class Driver:
         self._gauges.set(slots=slots, kv_blocks=self._scheduler.kv_blocks_in_use)
 
     def _step(self, events: Sequence[Event]) -> Step:
+        now_us = self._clock()
+        if self._log is not None:
+            self._log.before_step()
         try:
-            step = self._scheduler.step(events, self._clock())
+            step = self._scheduler.step(events, now_us)
         except ReportError as error:
             raise self._wrong(error) from None
+        if self._log is not None:
+            self._log.stepped(now_us, events, step)
         for ended in step.ended:
             self._book.end(ended.sequence_id, ended.reason)
         if step.paused:

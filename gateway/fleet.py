@@ -39,6 +39,8 @@ _DECISIONS = (
     "queue_bytes",
     "drain_s",
     "max_moves",
+    "record",
+    "record_mib",
     "worker_timeout_s",
     "max_body_bytes",
     "max_connections",

@@ -36,7 +36,9 @@ async def answer(request: web.Request, endpoint: Endpoint[Body]) -> web.StreamRe
     api = request.app[API]
     ids = ids_of(request)
     deadline = Deadline(monotonic_us)
-    record = RequestRecord(api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client)
+    record = RequestRecord(
+        api.metrics, endpoint=endpoint.path, request_id=ids.own, client_request_id=ids.client, door=api.door
+    )
     try:
         caller = api.keys.identify(*request.headers.getall(hdrs.AUTHORIZATION, ()))
         record.tenant = caller.tenant

@@ -30,6 +30,7 @@ from gateway.backoff import Backoff
 from gateway.cluster_view import ClusterView
 from gateway.directory import Directory
 from gateway.driver import Driver, DriverParts
+from gateway.driver_log import DriverLog
 from gateway.driver_set import DriverSet
 from gateway.forecast import DriverSpeed
 from gateway.frames import LinkLost
@@ -204,7 +205,13 @@ class Holdings:
         backoff.reset()
         speed = parts.speeds.begin(card.name)
         driver = Driver(
-            driver_id=driver_id, link=link, scheduler=scheduler, queue=queue, speed=speed, parts=parts.driver_parts
+            driver_id=driver_id,
+            link=link,
+            scheduler=scheduler,
+            queue=queue,
+            speed=speed,
+            parts=parts.driver_parts,
+            log=self._log_of(driver_id, link, epoch, scheduler),
         )
         _log.info("driving", worker=address, model=card.name, epoch=epoch, slots=limits.max_slots)
         try:
@@ -216,6 +223,14 @@ class Holdings:
         finally:
             parts.speeds.end(card.name, speed)
         await self._clear(queue, driver_id)
+
+    def _log_of(self, driver_id: str, link: WorkerLink, epoch: int, scheduler: Scheduler) -> DriverLog | None:
+        parts = self._parts.driver_parts
+        if parts.recorder is None:
+            return None
+        return DriverLog(
+            parts.recorder, driver_id=driver_id, epoch=epoch, hello=link.hello, scheduler=scheduler, clock=parts.clock
+        )
 
     @contextlib.contextmanager
     def _known(self, address: str, driver: Driver, card: ModelCard) -> Iterator[None]:

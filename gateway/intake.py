@@ -25,7 +25,7 @@ from gateway.json_body import read_object
 from gateway.record import RequestRecord
 from gateway.reply import Reply
 from gateway.request_ids import ids_of
-from gateway.sequences import choices_of, sequences_of
+from gateway.sequences import check_chars, choices_of, sequences_of
 
 CLASS_HEADER = "x-sluicegate-class"
 CLAMPED_HEADER = "x-sluicegate-class-clamped"
@@ -71,6 +71,7 @@ async def _start(arrival: Arrival, endpoint: Endpoint[Body], share: BodyShare) -
     record.model = card.name
     body.check_token_ids(card.vocab_size)
     tokenizer = await api.tokenizers.get(card.tokenizer_digest)
+    check_chars(body.prompt_chars, card, tokenizer, endpoint.prompt_param)
     prompts = await endpoint.encode(body, tokenizer, api.tokenizers)
     record.prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
     sequences = sequences_of(body, prompts, card, endpoint.prompt_param)

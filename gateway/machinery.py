@@ -84,7 +84,7 @@ class Machinery:
         )
         offered_us = parts.clock()
         try:
-            result = await queue.offer_group(entries, rule_of(parts.classes[request.class_name]))
+            result = await queue.offer_group(entries, ClassRule.of(parts.classes[request.class_name]))
         except StoreUnavailable:
             _cancel(streams, "the store did not answer the offer")
             raise _store_unavailable() from None
@@ -203,6 +203,7 @@ class Machinery:
             expected_tokens=parts.estimates.expected(request.model, cls.name, sequence.max_tokens),
             sampling=sequence.sampling,
             deadline_us=None,
+            request_id=request.request_id,
         )
         tokens = len(sequence.prompt_ids) + job.expected_tokens
         return Entry(
@@ -234,17 +235,6 @@ class Machinery:
         reason, message = _FULL[refusal]
         wait_s = self._parts.forecast.drain_s(model, waiting_tokens)
         return Refused(reason, message, retry_after_s=retry_after_s(wait_s))
-
-
-def rule_of(cls: PriorityClass) -> ClassRule:
-    """What the queue is told of a class with each offer."""
-    return ClassRule(
-        max_requests=cls.max_waiting,
-        max_tokens=cls.max_waiting_tokens,
-        sheds=cls.sheds,
-        may_be_shed=cls.sheddable,
-        preempts=cls.preempts,
-    )
 
 
 def _cancel(streams: Iterable[Stream], reason: str) -> None:

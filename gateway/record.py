@@ -8,7 +8,9 @@ from enum import StrEnum
 
 import structlog
 
+from admission.record.entries import Answered
 from gateway.dispatch import Tokens
+from gateway.door_log import DoorLog
 from gateway.errors import Reason
 from gateway.metrics import NO_CLASS, Metrics
 
@@ -37,8 +39,20 @@ class RequestRecord:
     be a model of ours.
     """
 
-    def __init__(self, metrics: Metrics, *, endpoint: str, request_id: str, client_request_id: str | None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        endpoint: str,
+        request_id: str,
+        client_request_id: str | None,
+        door: DoorLog | None = None,
+    ) -> None:
         self._metrics = metrics.requests
+        self._door = door
+        self._request_id = request_id
+        self._client_request_id = client_request_id
+        self._first_token_s: float | None = None
         self._started_s = time.monotonic()
         self._last_token_s: float | None = None
         self._log = log.bind(endpoint=endpoint, request_id=request_id, client_request_id=client_request_id)
@@ -60,6 +74,7 @@ class RequestRecord:
         """Time the arrival of some tokens."""
         now_s = time.monotonic()
         if self._last_token_s is None:
+            self._first_token_s = now_s
             self._metrics.first_token.labels(self.class_name or NO_CLASS).observe(now_s - self._started_s)
         else:
             self._metrics.inter_token.observe(now_s - self._last_token_s)
@@ -84,6 +99,8 @@ class RequestRecord:
         self._metrics.ended.labels(outcome.value, self.class_name or NO_CLASS).inc()
         if outcome is Reason.DEADLINE_EXCEEDED:
             self._metrics.deadlines_exceeded.labels(place=self._place.value).inc()
+        if self._door is not None:
+            self._door.answered(self._answered(outcome, status))
         self._log.info(
             "request",
             outcome=outcome.value,
@@ -95,3 +112,22 @@ class RequestRecord:
             completion_tokens=self.completion_tokens,
             duration_ms=round((time.monotonic() - self._started_s) * 1000, 1),
         )
+
+    def _answered(self, outcome: Ending | Reason, status: int) -> Answered:
+        return Answered(
+            now_us=_us(time.monotonic()),
+            request_id=self._request_id,
+            client_request_id=self._client_request_id,
+            model=self.model or "",
+            class_name=self.class_name or NO_CLASS,
+            received_us=_us(self._started_s),
+            first_token_us=None if self._first_token_s is None else _us(self._first_token_s),
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.completion_tokens,
+            outcome=outcome.value,
+            status=status,
+        )
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * 1_000_000)

@@ -75,6 +75,10 @@ class CompletionRequest(GenerationBody, RefusedInCompletions):
         return self.prompt
 
     @property
+    def prompt_chars(self) -> tuple[int, ...]:
+        return tuple([len(prompt) for prompt in self.prompts if isinstance(prompt, str)])
+
+    @property
     def num_top_logprobs(self) -> int | None:
         return self.logprobs
 

@@ -165,6 +165,11 @@ class GenerationBody(RefusedOfVllm, RefusedOfSglang):
     session_id: Label | None = Field(None, description="A label of the client's own, without influence. (vLLM)")
 
     @property
+    def prompt_chars(self) -> tuple[int, ...]:
+        """How long each prompt is that goes to the tokenizer as it is; a template may leave out what it likes."""
+        return ()
+
+    @property
     def num_choices(self) -> int:
         """For each prompt."""
         return 1 if self.n is None else self.n

@@ -18,6 +18,14 @@ from gateway.tokens import ChatTokenizer, SpecialTokens
 from workers.wire import ModelCard
 
 
+def check_chars(num_chars: Sequence[int], card: ModelCard, tokenizer: ChatTokenizer, prompt_param: str) -> None:
+    """Refuse a prompt that is too long whatever its tokens are, before seconds go into finding out which they are."""
+    most = tokenizer.most_chars(card.context_length)
+    if most is not None and max(num_chars, default=0) > most:
+        message = f"The context has {card.context_length} tokens; the prompt alone takes more."
+        raise Refused(Reason.CONTEXT_LENGTH_EXCEEDED, message, param=prompt_param)
+
+
 def sequences_of(
     body: GenerationBody, prompts: Sequence[Prompt], card: ModelCard, prompt_param: str
 ) -> tuple[SequenceRequest, ...]:

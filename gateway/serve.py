@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 
 import redis.asyncio
@@ -27,10 +28,13 @@ from gateway.app import MetricsAt, build_admin_app, build_app, make_runner
 from gateway.assembly import Assembly, AssemblyOptions
 from gateway.class_file import read_classes
 from gateway.class_table import ClassTable
+from gateway.clock import monotonic_us
 from gateway.http_settings import HttpSettings
 from gateway.key_file import read_keys
+from gateway.log_writer import RecordBounds
 from gateway.metrics import Metrics
 from gateway.open_files import connections_that_fit
+from gateway.recording import Recorder
 from gateway.settings import GatewaySettings
 from gateway.tasks import run_beside
 
@@ -47,7 +51,8 @@ async def serve(settings: GatewaySettings) -> None:
         classes, keys = _read_files(settings)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more series for each counter
         metrics = Metrics(CollectorRegistry())
-        assembly = Assembly(_options(settings, classes), client=client, metrics=metrics)
+        recorder = _recorder(settings)
+        assembly = Assembly(_options(settings, classes), client=client, metrics=metrics, recorder=recorder)
         http = HttpSettings(
             max_body_bytes=settings.max_body_bytes, max_connections=connections_that_fit(settings.max_connections)
         )
@@ -58,10 +63,15 @@ async def serve(settings: GatewaySettings) -> None:
             classes=classes,
             keys=keys,
             metrics_at=MetricsAt.API if settings.admin is None else MetricsAt.ADMIN,
+            door=assembly.door,
         )
         async with _admin_site(settings.admin, metrics, http):
             with _stop_signals() as stop, _reloaded_by_signal(keys):
-                await _run(settings, assembly, make_runner(app, http), stop)
+                try:
+                    await _run(settings, assembly, make_runner(app, http), stop)
+                finally:
+                    if recorder is not None:
+                        recorder.close()
     finally:
         await client.aclose()
 
@@ -165,6 +175,23 @@ def _read_files(settings: GatewaySettings) -> tuple[ClassTable, ApiKeys]:
         return classes, ApiKeys() if path is None else ApiKeys(partial(read_keys, path, classes))
     except ValueError as error:  # a file has changed since the settings were checked
         raise SystemExit(f"sluicegate gateway: {error}") from None
+
+
+def _recorder(settings: GatewaySettings) -> Recorder | None:
+    if settings.record is None:
+        return None
+    bounds = RecordBounds.of(settings.record_mib * 1024 * 1024)
+    started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # to the microsecond: a restart takes no second
+    try:
+        recorder = Recorder(
+            settings.record, gateway_id=settings.gateway_id, started=started, clock=monotonic_us, bounds=bounds
+        )
+    except OSError as error:
+        raise SystemExit(
+            f"sluicegate gateway: --record {settings.record}: {error.strerror}: {error.filename}"
+        ) from None
+    _log.info("recording", folder=str(settings.record))
+    return recorder
 
 
 def _options(settings: GatewaySettings, classes: ClassTable) -> AssemblyOptions:

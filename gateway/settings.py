@@ -136,6 +136,16 @@ class ServingSettings(CommandSettings):
         description="how often a request goes on elsewhere when what ran it is lost; one that kills workers takes"
         " one more than that with it",
     )
+    record: Path | None = Field(
+        None,
+        description="folder for the log of every decision, which `replay`, `explain` and `trace` read"
+        " (if not given: nothing is recorded)",
+    )
+    record_mib: int = Field(
+        1024,
+        ge=1,
+        description="MiB that the logs of one gateway may take, about; beyond it its oldest sixteenth is deleted",
+    )
     worker_timeout_s: float = Field(
         PROGRESS_TIMEOUT_S,
         gt=0,

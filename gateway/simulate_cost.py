@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 
 from admission.cost import CostModel
 from admission.machines import CPU_135M, MACHINES, Machine
@@ -56,6 +57,12 @@ def _scaled(text: str, name: str, value: str, unit_ns: int) -> int:
     if not _DECIMAL.fullmatch(value):
         raise OptionError(f"--cost {text}: {name} must be a number from 0 to 999999999, not {value!r}")
     return round(float(value) * unit_ns)
+
+
+def cost_option(cost: CostModel) -> str:
+    """The cost model as ``--cost`` takes it, exactly."""
+    parts = [f"{name}={Decimal(getattr(cost, field)) / unit_ns:f}" for name, (field, unit_ns) in _COST_FIELDS.items()]
+    return "linear:" + ",".join(parts)
 
 
 def cost_words(cost: CostModel) -> list[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
 from admission.cost import CostModel
 from admission.presets import Preset
+from admission.record.entries import LogEntry
+from admission.record.framing import FrameWriter
+from admission.record.simulated import DRIVER, SimulationLog
 from admission.scenario import Scenario
 from admission.scenario_rows import summarize
 from admission.simulate import simulate
@@ -28,6 +31,8 @@ MOST_US = (1 << 63) - 1
 ROWS_FILE = "scheduler_trace.jsonl"
 DOCUMENT_FILE = "scheduler_trace.json"
 REQUESTS_FILE = "request_summary.json"
+DRIVER_LOG_FILE = "driver.000000.log"
+DOOR_LOG_FILE = "door.000000.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +46,9 @@ class ScenarioRun:
 def run_scenario(
     scenario: Scenario, preset: Preset, cost: CostModel, *, staging: Staging | None, folder: str = ""
 ) -> ScenarioRun:
-    """Run a scenario; with ``staging``, write its document and its requests, below ``folder`` in it."""
-    outcome = simulate(scenario, preset)
+    """Run a scenario; with ``staging``, write its document, its requests and its logs, below ``folder`` in it."""
+    with _logs(staging, folder) as log:
+        outcome = simulate(scenario, preset, log)
     document = outcome.document()
     text = _render(document)
     if staging is not None:
@@ -52,13 +58,14 @@ def run_scenario(
 
 
 def run_trace(arrivals: Sequence[Arrival], setup: TraceSetup, *, staging: Staging | None, folder: str = "") -> Summary:
-    """Run a trace; with ``staging``, write a line per iteration as they come, and then the requests."""
-    run = TraceRun(arrivals, setup)
+    """Run a trace; with ``staging``, write a line per iteration and the logs as they come, and then the requests."""
     tally = Tally(max_slots=setup.limits.max_slots, kv_blocks=setup.limits.kv_blocks)
     with (
         ProgressBar(setup.preset.name, len(arrivals)) as bar,
         nullcontext() if staging is None else staging.create(folder + ROWS_FILE) as file,
+        _logs(staging, folder) as log,
     ):
+        run = TraceRun(arrivals, setup, log)
         for row in run.iterations():
             if row.at_us + row.took_us > MOST_US:
                 raise OptionError("--cost: simulated time goes beyond 64 bits of microseconds")
@@ -70,6 +77,26 @@ def run_trace(arrivals: Sequence[Arrival], setup: TraceSetup, *, staging: Stagin
         lines = [orjson.dumps(name) + b": " + orjson.dumps(record.document()) for name, record in run.records.items()]
         staging.write(folder + REQUESTS_FILE, b"{\n" + b",\n".join(lines) + b"\n}\n")
     return tally.summary(run.records.values())
+
+
+@contextmanager
+def _logs(staging: Staging | None, folder: str) -> Iterator[SimulationLog | None]:
+    """Files for the logs of a run, in the format of a gateway's."""
+    if staging is None:
+        yield None
+        return
+    with staging.create(folder + DRIVER_LOG_FILE) as driver, staging.create(folder + DOOR_LOG_FILE) as door:
+        yield SimulationLog(drivers={DRIVER: _writes(driver)}, door=_writes(door))
+
+
+def _writes(file: BinaryIO) -> Callable[[LogEntry], None]:
+    frames = FrameWriter()
+    file.write(frames.start())
+
+    def write(entry: LogEntry) -> None:
+        file.write(frames.frame(entry))
+
+    return write
 
 
 def _render(document: Any) -> str:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from gateway.chat_template import SPECIAL_TOKEN_NAMES, ChatTemplate, Rendering, TemplateFailed
 from gateway.control_tokens import ControlTokens, Piece, control_literals, unused_markers
-from gateway.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer, byte_table, without
+from gateway.detokenize import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer, byte_table, without
 from gateway.errors import Reason, Refused
 from gateway.token_names import TokenNames
 from workers.wire import TokenizerFiles
@@ -23,6 +23,10 @@ from workers.wire import TokenizerFiles
 ChatMessages = Sequence[Mapping[str, str]]
 
 AS_USUAL = Rendering()
+
+MOST_CHARS_AT_ONCE = 4_096
+"""Of a text that is encoded in one go, a millisecond or two: the library keeps the interpreter to itself meanwhile."""
+
 _USER_FIELDS = ("content", "name", "tool_call_id")
 
 
@@ -53,11 +57,17 @@ class ChatTokenizer:
         added = {token["id"]: token["content"] for token in added_tokens}
         self._byte_table = byte_table(self._tokenizer, added) if _is_byte_level(definition) else None
         self._plain_byte_table = None if self._byte_table is None else without(self._byte_table, self._special_ids)
+        is_rewritten = definition.get("normalizer") is not None  # to what length, nobody knows
+        self._longest_bytes = None if is_rewritten else _longest(self._byte_table)
         self.names = TokenNames(self._tokenizer, None if self._byte_table is None else self._byte_table.data, added)
+
+    def most_chars(self, num_tokens: int) -> int | None:
+        """No text of more characters is so few tokens; None: this vocabulary has no such bound."""
+        return None if self._longest_bytes is None else num_tokens * self._longest_bytes
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt, with the tokens that the tokenizer itself adds (such as a BOS)."""
-        return tuple(self._tokenizer.encode(text).ids)
+        return tuple(_ids_of(self._tokenizer, text, add_special_tokens=True))
 
     def encode_bare_text(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt, and nothing added."""
@@ -100,7 +110,7 @@ class ChatTokenizer:
         return "".join(pieces), tuple(offsets)
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return _ids_of(self._tokenizer, text)
 
     def _encode_guarded(
         self, template: ChatTemplate, messages: ChatMessages, words: Sequence[str], rendering: Rendering
@@ -122,7 +132,7 @@ class ChatTokenizer:
     def _encode_piece(self, index: int, piece: Piece) -> list[int]:
         tokenizer = self._plain if piece.literal else self._tokenizer
         if index == 0 or self._byte_table is not None:
-            token_ids = tokenizer.encode(piece.text, add_special_tokens=False).ids
+            token_ids = _ids_of(tokenizer, piece.text)
         else:
             token_ids = _encode_behind_line(tokenizer, piece.text)
         if piece.literal and not self._control_ids.isdisjoint(token_ids):
@@ -136,9 +146,25 @@ class ChatTokenizer:
 
 def _encode_behind_line(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode text from the middle of a prompt: sentencepiece vocabularies put a space before the first word only."""
-    line = tokenizer.encode("\n", add_special_tokens=False).ids
-    both = tokenizer.encode(f"\n{text}", add_special_tokens=False).ids
-    return both[len(line) :] if both[: len(line)] == line else tokenizer.encode(text, add_special_tokens=False).ids
+    line = _ids_of(tokenizer, "\n")
+    both = _ids_of(tokenizer, f"\n{text}")
+    return both[len(line) :] if both[: len(line)] == line else _ids_of(tokenizer, text)
+
+
+def _longest(table: ByteTable | None) -> int | None:
+    """Of all tokens, in bytes. None where tokens are not bytes."""
+    return None if table is None else max(map(len, table.data), default=1)
+
+
+def _ids_of(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    """The ids of ``text``. A long one goes as a batch of one: only for batches does the library let other threads run.
+
+    Else one prompt of some megabytes would hold up the event loop, and with it the whole gateway, for seconds.
+    """
+    if len(text) <= MOST_CHARS_AT_ONCE:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return encoding.ids
 
 
 def _map_words(message: Mapping[str, str], change: Any) -> dict[str, str]:

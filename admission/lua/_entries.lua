@@ -58,6 +58,19 @@ end
 
 local function total(field) return tonumber(redis.call('HGET', TOTALS, field) or 0) end
 
+-- Acts are numbered. One that changed nothing has the number of the last that did: it needs no memory to say so. The first
+-- has the time as its number, in microseconds: so numbers go on above the old ones after Redis has lost its data.
+local is_change = true
+
+local function act_number()
+  if not is_change then return integer(total('last_act')) end
+  local number = redis.call('HINCRBY', TOTALS, 'last_act', 1)
+  if number > 1 then return integer(number) end
+  redis.call('HSET', TOTALS, 'last_act', integer(wall_us()))
+  keep(TOTALS)
+  return integer(wall_us())
+end
+
 local function next_number() return redis.call('HINCRBY', TOTALS, 'last_number', 1) end
 
 local function load_entry(id)

@@ -105,13 +105,19 @@ local function hand_over(wants)
 end
 
 local known = answer_known()
-if known then return known end
+if known then
+  is_change = false
+  return known
+end
 
 local wants, to_shed, refusal = wants_with_room(), {}, nil
 local has_takers = next(wants) ~= nil
 if not has_takers then
   to_shed, refusal = room_for(class, rank, sums_of(group, 1), bounds, rule)
-  if refusal then return answer_all(refusal) end -- at once: under overload this is the usual case
+  if refusal then -- at once: under overload this is the usual case
+    is_change = false
+    return answer_all(refusal)
+  end
 end
 
 for index, entry in ipairs(group) do

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from admission.events import SequenceSpec
 from admission.limits import Limits
 from admission.presets import PRESETS, Progress
+from admission.record.snapshot import freeze, thaw
 from admission.scheduler import Scheduler
 from tests.admission.drive import Harness, make_spec
 
@@ -138,6 +139,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(slots=st.integers(1, 4))
     def change_limits(self, slots: int) -> None:
         self.harness.change_limits(replace(self.harness.limits, max_slots=min(slots, self.first_limits.max_slots)))
+
+    @precondition(lambda self: self.count % 4 == 3)
+    @rule()
+    def go_on_from_its_state(self) -> None:
+        """A scheduler made from the state of another is that other, in all that follows."""
+        state = freeze(self.harness.scheduler)
+        self.harness.scheduler = thaw(state)
+        assert freeze(self.harness.scheduler) == state
 
     def teardown(self) -> None:
         """Whatever happened, all ends: once each, with every slot and block back, and the same again."""

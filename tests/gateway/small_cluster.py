@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,10 @@ async def member(redis_url: str, run_dir: Path, name: str = "g0", **changes: Any
         "bounds": QueueBounds(max_requests=64),
         "unreachable_s": 0.5,
     }
-    clock: dict[str, Callable[[], int]] = {"clock": changes.pop("clock")} if "clock" in changes else {}
+    parts = {part: changes.pop(part) for part in ("clock", "recorder") if part in changes}
     client = connect(redis_url)
     metrics = Metrics(CollectorRegistry())
-    assembly = Assembly(AssemblyOptions(**(options | changes)), client=client, metrics=metrics, **clock)
+    assembly = Assembly(AssemblyOptions(**(options | changes)), client=client, metrics=metrics, **parts)
     await assembly.start()
     running = asyncio.create_task(assembly.run())
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from admission.keys import QueueKeys
-from gateway.machinery import rule_of
+from admission.queue import ClassRule
 from tests.gateway.small_cluster import is_idle, member, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
@@ -35,7 +35,7 @@ async def test_a_pickle_in_the_queue_runs_nothing_and_ends_alone(url: str, run_d
         entry = machinery._entry(asked, asked.sequences[0], None)
         for payload in (pickle.dumps(Touch()), len(pickle.dumps(Touch())).to_bytes(4, "big") + pickle.dumps(Touch())):
             queue = gateway.assembly.queues.of("fake")
-            await queue.offer(replace(entry, payload=payload), rule_of(machinery._parts.classes["standard"]))
+            await queue.offer(replace(entry, payload=payload), ClassRule.of(machinery._parts.classes["standard"]))
             await wait_until(store_is_empty, "it has ended")
         assert not witness.exists()
         assert (await read_all(await gateway.submit(max_tokens=4))).finish == "length"

@@ -20,7 +20,8 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(capsys: pytest.CaptureFi
     """The list of commands is right there."""
     assert main(["serve"]) == 2
     captured = capsys.readouterr()
-    assert captured.err == "sluicegate: unknown command 'serve'; known are up, gateway, worker, simulate\n"
+    known = "up, gateway, worker, simulate, replay, fit, explain, trace"
+    assert captured.err == f"sluicegate: unknown command 'serve'; known are {known}\n"
 
 
 @pytest.mark.parametrize("command", ["up", "gateway"])

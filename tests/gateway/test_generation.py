@@ -246,3 +246,10 @@ async def test_first_and_later_tokens_are_timed(gateway: Gateway) -> None:
     registry = gateway.metrics.registry
     assert counted(registry, "sluicegate_first_token_seconds_count", **{"class": "standard"}) == 1
     assert counted(registry, "sluicegate_inter_token_seconds_count") == 1
+
+
+async def test_a_prompt_that_is_too_long_in_characters_is_refused_before_it_is_encoded(gateway: Gateway) -> None:
+    """Finding out how many tokens four megabytes are takes seconds, and the answer would be the same."""
+    reply = await gateway.complete(prompt="x" * 3_000_000)
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "context_length_exceeded", "prompt")
+    assert "the prompt alone takes more" in reply.error["message"]

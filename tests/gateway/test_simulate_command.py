@@ -26,7 +26,9 @@ def test_out_writes_the_document_and_the_requests(tmp_path: Path) -> None:
     assert simulate_main([str(SCENARIO), "--preset", "tutorial", "--out", str(folder)]) == 0
     assert json.loads((folder / "scheduler_trace.json").read_text()) == EXPECTED
     assert json.loads((folder / "request_summary.json").read_text()) == EXPECTED["requests"]
-    assert sorted(path.name for path in folder.iterdir()) == ["request_summary.json", "scheduler_trace.json"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["door.000000.log", "driver.000000.log", "request_summary.json", "scheduler_trace.json"]
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"policy": 1}', b'{"a\\nb": 1}', None])

@@ -32,6 +32,9 @@ def eight(tmp_path: Path) -> Path:
     return path
 
 
+FILES = ["door.000000.log", "driver.000000.log", "request_summary.json", "scheduler_trace.jsonl"]
+
+
 def printed(capsys: pytest.CaptureFixture[str]) -> str:
     """What stdout has; stderr is empty, and everything fits the page and is a number."""
     captured = capsys.readouterr()
@@ -73,7 +76,7 @@ def test_out_has_a_line_per_iteration_and_every_request(eight: Path, tmp_path: P
     """What the summary says can be counted again from the files."""
     out = tmp_path / "new" / "out"
     assert simulate_main([str(eight), "--set", "max_slots=8", "--out", str(out)]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["request_summary.json", "scheduler_trace.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == FILES
     rows = [json.loads(line) for line in (out / "scheduler_trace.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == list(range(200))
     assert sum(row["decode"] + len(row["prefill_emitted"]) for row in rows) == 765
@@ -100,9 +103,7 @@ def test_compare_gives_each_preset_a_folder(eight: Path, tmp_path: Path) -> None
     out = tmp_path / "out"
     assert simulate_main([str(eight), "--compare", "orca,sarathi", "--out", str(out)]) == 0
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*.*")) == [
-        f"{preset}/{name}"
-        for preset in ("orca", "sarathi")
-        for name in ("request_summary.json", "scheduler_trace.jsonl")
+        f"{preset}/{name}" for preset in ("orca", "sarathi") for name in FILES
     ]
 
 
@@ -233,7 +234,7 @@ def test_two_hash_seeds_give_the_same_bytes(tmp_path: Path) -> None:
         )
         results.append([result.stdout, *(path.read_bytes() for path in sorted(out.iterdir()))])
     assert results[0] == results[1]
-    assert len(results[0]) == 3
+    assert len(results[0]) == 1 + len(FILES)
 
 
 async def test_a_run_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 import itertools
+import threading
+import time
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Strip
 
 from gateway.chat_template import Rendering, Turn
 from gateway.errors import Reason, Refused
-from gateway.tokens import ChatTokenizer
+from gateway.tokens import MOST_CHARS_AT_ONCE, ChatTokenizer
 from tests.gateway.tiny_tokenizer import CHATML, SPECIAL_TOKENS, ids_of_text, tiny_tokenizer, tokenizer_files
 
 IM_START = tiny_tokenizer().token_to_id("<|im_start|>")
@@ -175,3 +179,32 @@ def test_developer_is_system_to_templates_that_do_not_know_it() -> None:
     assert TINY.encode_chat(messages) == TINY.encode_chat([{"role": "system", "content": "a"}])
     knowing = ChatTokenizer(tokenizer_files(template="{{ messages[0].role }}{# #}{{ 'developer' if false }}"))
     assert knowing.encode_chat(messages) == ids_of_text("developer")
+
+
+@given(st.text(min_size=1, max_size=8))
+def test_a_long_text_has_the_ids_that_it_has_in_one_go(text: str) -> None:
+    """It takes another way through the library."""
+    long = text * (MOST_CHARS_AT_ONCE // len(text) + 1)
+    assert TINY.encode_text(long) == tuple(tiny_tokenizer().encode(long).ids)
+    assert TINY.encode_bare_text(long) == tuple(tiny_tokenizer().encode(long, add_special_tokens=False).ids)
+
+
+def test_others_run_while_a_long_text_is_encoded() -> None:
+    """One prompt of some megabytes must not hold up every stream and every health check of a gateway."""
+    encoding = threading.Thread(target=TINY.encode_text, args=("a long prompt " * 150_000,))
+    turns = 0
+    encoding.start()
+    while encoding.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns >= 10, "with the interpreter held there are one or two"
+
+
+def test_a_text_of_more_characters_is_more_tokens() -> None:
+    """So it can be refused before it is encoded."""
+    most = TINY.most_chars(100)
+    assert most is not None
+    assert len(TINY.encode_bare_text("x" * (most + 1))) > 100
+    stripping = Tokenizer.from_str(tiny_tokenizer().to_str())
+    stripping.normalizer = Strip()
+    assert ChatTokenizer(tokenizer_files(stripping)).most_chars(100) is None

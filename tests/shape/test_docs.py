@@ -19,7 +19,9 @@ from workers.settings import WorkerSettings
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 COMMANDS = set(re.findall(r"^  (\w+) +\w", HELP, flags=re.MULTILINE))
-OTHER_FLAGS = {"--out", "--set", "--cost", "--compare", "--arrivals", "--help", "--version"}
+OTHER_FLAGS = {"--out", "--set", "--cost", "--compare", "--arrivals", "--objective", "--help", "--version"}
+
+LOG_FLAGS = {"--html", "--perfetto", "--json"}
 
 
 def name(path: Path) -> str:
@@ -45,7 +47,7 @@ def test_every_make_target_and_command_in_code_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_flag_in_code_exists(page: Path) -> None:
     """A renamed setting must not live on in a document, where it would be pasted into an error."""
-    known = {flag_of(field) for settings in all_settings() for field in settings.model_fields} | OTHER_FLAGS
+    known = {flag_of(field) for settings in all_settings() for field in settings.model_fields} | OTHER_FLAGS | LOG_FLAGS
     commands = re.findall(r"(?:sluicegate|make run)\b[^\n`]*", page.read_text())
     alone = re.findall(r"`(--[a-z][a-z-]+)", page.read_text())
     assert {flag for text in (*commands, *alone) for flag in re.findall(r"(?<!\w)--[a-z][a-z-]+", text)} <= known

@@ -252,7 +252,8 @@ class ReportMessage:
 class Job:
     """The payload of a queue entry: all that a driver needs to run a sequence for an origin.
 
-    ``origin`` is the relay address of the gateway that holds the client.
+    ``origin`` is the relay address of the gateway that holds the client. ``request_id`` is what that client was told,
+    for logs.
     """
 
     sequence_id: str
@@ -265,6 +266,7 @@ class Job:
     expected_tokens: int
     sampling: Sampling
     deadline_us: int | None
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

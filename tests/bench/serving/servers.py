@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,17 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of all its threads
 
 
+def side_threads_s(pid: int) -> float:
+    """CPU time of the process's threads but for its first."""
+    tasks = [task for task in Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 @asynccontextmanager
-async def start_gateway(folder: Path, *, loop: str, iteration_us: int) -> AsyncIterator[Serving]:
-    """A gateway over a worker whose iterations take so long, and a little more."""
+async def start_gateway(
+    folder: Path, *, loop: str, iteration_us: int, flags: Sequence[str] = ()
+) -> AsyncIterator[Serving]:
+    """A gateway over a worker whose iterations take so long, and a little more. ``flags`` are further ones of its."""
     worker = f"unix:{folder}/worker.sock"
     processes = Processes(folder=folder, workers=(worker,))
     redis = RedisServer(folder / "redis")
@@ -60,7 +68,7 @@ async def start_gateway(folder: Path, *, loop: str, iteration_us: int) -> AsyncI
     try:
         command = ("workers", "--listen", worker, "--fake-worker", says)
         worker_pid = await processes.start(command, folder / "worker.log")
-        gateway = _gateway(folder, redis.url, worker, MODULES[loop])
+        gateway = _gateway(folder, redis.url, worker, (MODULES[loop], flags))
         processes.gateways.append(gateway)
         await processes.start_gateway(gateway)
         await processes.wait_until_ready()
@@ -72,7 +80,8 @@ async def start_gateway(folder: Path, *, loop: str, iteration_us: int) -> AsyncI
         await redis.stop()
 
 
-def _gateway(folder: Path, redis_url: str, worker: str, modules: tuple[str, ...]) -> Gateway:
+def _gateway(folder: Path, redis_url: str, worker: str, command: tuple[tuple[str, ...], Sequence[str]]) -> Gateway:
+    modules, more = command
     (port,) = consecutive_free_ports(1)
     flags = {
         "--port": port,
@@ -86,7 +95,7 @@ def _gateway(folder: Path, redis_url: str, worker: str, modules: tuple[str, ...]
     return Gateway(
         name="gateway",
         address=f"http://127.0.0.1:{port}",
-        command=(*modules, *(str(word) for flag in flags.items() for word in flag)),
+        command=(*modules, *(str(word) for flag in flags.items() for word in flag), *more),
         log=folder / "gateway.log",
     )
 
