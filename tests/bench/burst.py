@@ -5,8 +5,9 @@ distribution of mean 64, at most 256, eos ignored: against `sluicegate up` with 
 with the server.
 
 Machines differ, and shared ones from minute to minute. So beside tokens per second it prints them times the seconds
-that a decode step of 32 sequences with 200 tokens of context takes transformers, measured before and after: 32 would be
-a server that does nothing but such steps, back to back, always full.
+that a decode step of 32 sequences with 200 tokens of context takes transformers, the mean of one measured before each
+run and one after it: 32 would be a server that does nothing but such steps, back to back, always full. And it prints
+where the time went: how long the worker computed and waited by its own reports, and the processor time of each process.
 
 Run: ``python -m tests.bench.burst``. Prints, asserts nothing.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -27,13 +29,16 @@ from random import Random
 
 import aiohttp
 
-from tests.system.cluster import start_cluster
+from tests.system.cluster import Cluster, descendants, start_cluster
 from workers.engine_settings import DEFAULT_MODEL
 
 REQUESTS, PROMPT, MEAN_OUTPUT, MOST_OUTPUT = 64, 128, 64, 256
 WORDS = range(1000, 40_000)  # ids of plain tokens
 REFERENCE = (32, 200)  # sequences, and tokens of context, of the step that figures are normalised by
 START_WITHIN_S = 300.0
+WARM_UP = -1
+ROLES = {"worker": "workers\0", "gateway": "gateway\0gateway\0", "redis": "redis-server"}
+"""Processes of the server, by what stands in their command lines."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,11 +62,7 @@ def main() -> None:
     parser.add_argument("--threads", default=None)
     parser.add_argument("--runs", type=int, default=2)
     options = parser.parse_args()
-    before = reference_ms(options)
-    for run, streams in enumerate(asyncio.run(bursts(options))):
-        report(run, streams, before)
-    after = reference_ms(options)
-    print(f"transformers' decode of {REFERENCE[0]} at {REFERENCE[1]}: {before:.1f} ms before, {after:.1f} ms after")
+    asyncio.run(bursts(options))
 
 
 def reference_ms(options: argparse.Namespace) -> float:
@@ -76,21 +77,72 @@ def reference_ms(options: argparse.Namespace) -> float:
     return float(output.split()[-1])
 
 
-async def bursts(options: argparse.Namespace) -> list[list[Stream]]:
+async def bursts(options: argparse.Namespace) -> None:
     flags = ["--model", options.model, "--max-slots", "32", "--max-model-len", "1024"]
     flags += [] if options.quantize else ["--dtype", options.dtype]
     for name in ("model_cache", "forward", "quantize", "threads"):
         value = getattr(options, name)
         flags += [] if value is None else [f"--{name.replace('_', '-')}", value]
+    normalised = []
     with tempfile.TemporaryDirectory() as folder:
         async with start_cluster(Path(folder), *flags, start_within_s=START_WITHIN_S) as cluster:
-            return [await burst(cluster.base_url, run) for run in range(-1, options.runs)][1:]  # the first warms up
+            await burst(cluster.base_url, WARM_UP)
+            before_ms = reference_ms(options)
+            for run in range(options.runs):
+                spent = await Spent.by(cluster)
+                streams = await burst(cluster.base_url, run)
+                spent = (await Spent.by(cluster)).since(spent)
+                after_ms = reference_ms(options)
+                rate = report(run, streams, spent)
+                normalised.append(rate * (before_ms + after_ms) / 2000)
+                print(
+                    f"  times transformers' step ({before_ms:.0f} ms before, {after_ms:.0f} after): {normalised[-1]:.1f}"
+                )
+                before_ms = after_ms
+    print(f"normalised, median of {options.runs} runs: {statistics.median(normalised):.1f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds since the start: by the worker's reports, and of the processors by process (``clients``: this one)."""
+
+    busy_s: float
+    idle_s: float
+    cpu_s: dict[str, float]
+
+    @classmethod
+    async def by(cls, cluster: Cluster) -> Spent:
+        cpu_s = _cpu_by_role(cluster.process.pid)
+        return cls(
+            await cluster.metric("sluicegate_worker_busy_seconds_total"),
+            await cluster.metric("sluicegate_worker_idle_seconds_total"),
+            cpu_s,
+        )
+
+    def since(self, before: Spent) -> Spent:
+        cpu_s = {role: spent - before.cpu_s[role] for role, spent in self.cpu_s.items()}
+        return Spent(self.busy_s - before.busy_s, self.idle_s - before.idle_s, cpu_s)
+
+
+def _cpu_by_role(server: int) -> dict[str, float]:
+    cpu_s = {"clients": time.process_time()} | dict.fromkeys(ROLES, 0.0)
+    for pid in descendants(server):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+        role = next((role for role, mark in ROLES.items() if mark in command), None)
+        if role is not None:
+            cpu_s[role] += _cpu_s(pid)
+    return cpu_s
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def burst(base_url: str, run: int) -> list[Stream]:
     """Other text in each run, so that no prefix is known; the same lengths."""
     lengths, words = Random(1), Random(f"burst {run}")
-    count = REQUESTS if run >= 0 else 4
+    count = 4 if run == WARM_UP else REQUESTS
     streams = [
         Stream(
             prompt=[words.choice(WORDS) for _ in range(PROMPT)],
@@ -127,7 +179,8 @@ async def receive(http: aiohttp.ClientSession, base_url: str, model: str, stream
                 stream.tokens = usage["completion_tokens"]
 
 
-def report(run: int, streams: list[Stream], step_ms: float) -> None:
+def report(run: int, streams: list[Stream], spent: Spent) -> float:
+    """Print a run; its tokens per second."""
     began = min(stream.sent_s for stream in streams)
     took_s = max(stream.arrivals_s[-1] for stream in streams) - began
     tokens = sum(stream.tokens for stream in streams)
@@ -135,9 +188,11 @@ def report(run: int, streams: list[Stream], step_ms: float) -> None:
     first = [stream.arrivals_s[0] - stream.sent_s for stream in streams]
     rate = tokens / took_s
     print(f"run {run}: {len(streams)} requests, {tokens} tokens in {took_s:.1f} s: {rate:.0f} tokens/s")
-    print(f"  times transformers' step of {step_ms:.0f} ms: {rate * step_ms / 1000:.1f}")
     print(f"  between tokens {1000 * statistics.median(gaps):.1f} ms in the median, {1000 * max(gaps):.0f} at most;")
     print(f"  to the first {1000 * statistics.median(first):.0f} ms in the median, {1000 * max(first):.0f} at most")
+    print(f"  the worker computed {spent.busy_s:.1f} s and waited {spent.idle_s:.2f} s;", end=" ")
+    print("of the processors:", ", ".join(f"{role} {seconds:.1f} s" for role, seconds in spent.cpu_s.items()))
+    return rate
 
 
 if __name__ == "__main__":
