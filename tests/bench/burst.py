@@ -95,9 +95,8 @@ async def bursts(options: argparse.Namespace) -> None:
                 after_ms = reference_ms(options)
                 rate = report(run, streams, spent)
                 normalised.append(rate * (before_ms + after_ms) / 2000)
-                print(
-                    f"  times transformers' step ({before_ms:.0f} ms before, {after_ms:.0f} after): {normalised[-1]:.1f}"
-                )
+                steps = f"{before_ms:.0f} ms before, {after_ms:.0f} after"
+                print(f"  times transformers' step ({steps}): {normalised[-1]:.1f}")
                 before_ms = after_ms
     print(f"normalised, median of {options.runs} runs: {statistics.median(normalised):.1f}")
 
