@@ -38,8 +38,10 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) -m pytest -q -n auto -m "not torch and not system"
 
+# Tests that start processes, or compute with every core, run one after the other.
 test: setup $(STAMPS)/tools
-	$(PY) -m pytest
+	$(PY) -m pytest -q -n auto -m "not torch and not system"
+	$(PY) -m pytest -m "torch or system"
 
 # What these clients warn about is theirs: connections that they leave open, and each other's older versions.
 test-clients: setup $(STAMPS)/tools $(STAMPS)/clients

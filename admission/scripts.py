@@ -41,7 +41,7 @@ _PARTS = ("_entries", "_lanes", "_lines", "_bounds", "_drivers", "_wants")
 
 _ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver", "reconcile")
 
-_NUMBERED = frozenset({"offer", "claim", "collect", "withdraw", "settle", "give_back"})
+NUMBERED = frozenset({"offer", "claim", "collect", "withdraw", "settle", "give_back"})
 """Acts that have a number among all on their queue, which their result begins with."""
 
 _NUMBER_AFTER = """
@@ -120,7 +120,7 @@ class QueueScripts:
         before = "".join([_CONSTANTS, *(_read(part) for part in _PARTS)])
         self._observer = observer or NoObserver()
         self._scripts = {
-            name: load_script(name, num_keys=len(self._keys), before=before, is_numbered=name in _NUMBERED)
+            name: load_script(name, num_keys=len(self._keys), before=before, is_numbered=name in NUMBERED)
             for name in _ACTS
         }
 

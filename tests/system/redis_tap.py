@@ -21,7 +21,7 @@ from typing import Any
 from admission.keys import QueueKeys
 from admission.queue import QueueBounds
 from admission.redis_client import connect
-from admission.scripts import QueueScripts
+from admission.scripts import NUMBERED, QueueScripts
 from tests.redis_between import Pass, between
 
 EXCHANGE = "exchange"
@@ -46,7 +46,7 @@ class Point:
 class RedisTap:
     """Strikes at the points that it is armed with, once each; then they stand in ``struck``.
 
-    ``on_reply(act, value)`` sees every reply to an act, before anything else is done with it.
+    ``on_reply(act, result)`` sees the result of every act, before anything else is done with it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RedisTap:
         *,
         socket: Path,
         redis_socket: Path,
-        on_reply: Callable[[str, Any], None] = lambda _act, _value: None,
+        on_reply: Callable[[str, Any], None] = lambda _act, _result: None,
     ) -> None:
         self.url = f"unix://{socket}"
         self.struck: list[Point] = []
@@ -93,8 +93,9 @@ class RedisTap:
         while True:
             frame, value = await read_frame(reader)
             act = due.popleft()
-            self._on_reply(act, value)
-            if act in _GIVING and isinstance(value, list) and any(row[_VICTIM] for row in value):
+            result = value[1] if act in NUMBERED and isinstance(value, list) else value
+            self._on_reply(act, result)
+            if act in _GIVING and isinstance(result, list) and any(row[_VICTIM] for row in result):
                 self._pass(EXCHANGE, Side.REPLY)
             self._pass(act, Side.REPLY)
             writer.write(frame)
