@@ -7,7 +7,7 @@ with the server.
 Machines differ, and shared ones from minute to minute. So beside tokens per second it prints them times the seconds
 that a decode step of 32 sequences with 200 tokens of context takes transformers, the mean of one measured before each
 run and one after it: 32 would be a server that does nothing but such steps, back to back, always full. And it prints
-where the time went: how long the worker computed and waited by its own reports, and the processor time of each process.
+where the time went: how long the worker computed by its own reports, and the processor time of each process.
 
 Run: ``python -m tests.bench.burst``. Prints, asserts nothing.
 """
@@ -106,7 +106,6 @@ class Spent:
     """Seconds since the start: by the worker's reports, and of the processors by process (``clients``: this one)."""
 
     busy_s: float
-    idle_s: float
     cpu_s: dict[str, float]
 
     @classmethod
@@ -114,13 +113,12 @@ class Spent:
         cpu_s = _cpu_by_role(cluster.process.pid)
         return cls(
             await cluster.metric("sluicegate_worker_busy_seconds_total"),
-            await cluster.metric("sluicegate_worker_idle_seconds_total"),
             cpu_s,
         )
 
     def since(self, before: Spent) -> Spent:
         cpu_s = {role: spent - before.cpu_s[role] for role, spent in self.cpu_s.items()}
-        return Spent(self.busy_s - before.busy_s, self.idle_s - before.idle_s, cpu_s)
+        return Spent(self.busy_s - before.busy_s, cpu_s)
 
 
 def _cpu_by_role(server: int) -> dict[str, float]:
@@ -189,7 +187,7 @@ def report(run: int, streams: list[Stream], spent: Spent) -> float:
     print(f"run {run}: {len(streams)} requests, {tokens} tokens in {took_s:.1f} s: {rate:.0f} tokens/s")
     print(f"  between tokens {1000 * statistics.median(gaps):.1f} ms in the median, {1000 * max(gaps):.0f} at most;")
     print(f"  to the first {1000 * statistics.median(first):.0f} ms in the median, {1000 * max(first):.0f} at most")
-    print(f"  the worker computed {spent.busy_s:.1f} s and waited {spent.idle_s:.2f} s;", end=" ")
+    print(f"  the worker computed for {spent.busy_s:.1f} s;", end=" ")
     print("of the processors:", ", ".join(f"{role} {seconds:.1f} s" for role, seconds in spent.cpu_s.items()))
     return rate
 
