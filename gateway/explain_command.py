@@ -7,16 +7,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
 
 import orjson
 
 from admission.record.entries import TimeUnit
 from admission.record.explain import Explanation, UnknownRequest
+from gateway.log_command import LogParser, refuse, say
 from gateway.log_files import BadLog
 from gateway.log_stories import read_stories, when
 
-BAD_INPUT = 2
 UNKNOWN = 1
 
 
@@ -27,15 +26,15 @@ def explain_main(argv: Sequence[str]) -> int:
         stories = read_stories(arguments.logs)
         explanations = stories.explainer().request(arguments.request_id)
     except BadLog as error:
-        return _refuse(str(error))
+        return refuse("explain", str(error))
     except UnknownRequest:
-        _refuse(f"no request {arguments.request_id!r} in these logs")
+        refuse("explain", f"no request {arguments.request_id!r} in these logs")
         return UNKNOWN
     if arguments.json:
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         sys.stdout.buffer.write(orjson.dumps([asdict(each) for each in explanations], option=options))
     else:
-        _print(*_lines(explanations, stories.clocks.unit))
+        say(*_lines(explanations, stories.clocks.unit))
     return 0
 
 
@@ -49,28 +48,8 @@ def _lines(explanations: Sequence[Explanation], unit: TimeUnit) -> list[str]:
     return lines
 
 
-def _print(*lines: str) -> None:
-    print(*lines, sep="\n")  # noqa: T201 - the command's output
-
-
-def _refuse(sentence: str) -> int:
-    print(f"sluicegate explain: {sentence}", file=sys.stderr)  # noqa: T201 - as above
-    return BAD_INPUT
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like everything else here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_refuse(message))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="sluicegate explain",
-        description="Tell what happened to one request, from recorded logs.",
-        allow_abbrev=False,
-    )
+    parser = LogParser("explain", description="Tell what happened to one request, from recorded logs.")
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of gateways: files, or their folders")
     parser.add_argument("request_id", metavar="REQUEST_ID", help="as in the header x-request-id and in every log line")
     parser.add_argument("--json", action="store_true", help="the same as data")

@@ -7,10 +7,8 @@ worker's waits between iterations are in it. The error is that on the iterations
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from admission.cost import CostModel
 from admission.record.clocks import Clocks
@@ -18,11 +16,10 @@ from admission.record.course import Course, Timed, follow
 from admission.record.entries import TimeUnit
 from admission.record.fit import FitError, error_of, fit_cost
 from admission.record.snapshot import SnapshotError
+from gateway.log_command import LogParser, refuse, say
 from gateway.log_files import BadLog, Logs, read_logs
 from gateway.log_stories import entries_of
 from gateway.simulate_cost import cost_option
-
-BAD_INPUT = 2
 
 
 def fit_main(argv: Sequence[str]) -> int:
@@ -32,8 +29,8 @@ def fit_main(argv: Sequence[str]) -> int:
         courses = read_courses(read_logs(arguments.logs))
         cost, error = fit(courses)
     except BadLog as refusal:
-        return _refuse(str(refusal))
-    _print(cost_option(cost), *fit_lines(courses, error))
+        return refuse("fit", str(refusal))
+    say(cost_option(cost), *fit_lines(courses, error))
     return 0
 
 
@@ -84,27 +81,7 @@ def _iterations(courses: Sequence[Course]) -> list[Timed]:
     return [timed for course in courses for timed in course.iterations]
 
 
-def _print(*lines: str) -> None:
-    print(*lines, sep="\n")  # noqa: T201 - the command's output
-
-
-def _refuse(sentence: str) -> int:
-    print(f"sluicegate fit: {sentence}", file=sys.stderr)  # noqa: T201 - as above
-    return BAD_INPUT
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like everything else here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_refuse(message))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="sluicegate fit",
-        description="Fit a cost model to recorded iterations, and tell its error.",
-        allow_abbrev=False,
-    )
+    parser = LogParser("fit", description="Fit a cost model to recorded iterations, and tell its error.")
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
     return parser

@@ -8,22 +8,20 @@ With an option it tells what would have happened otherwise (``what_if_command``)
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from admission.presets import PRESETS
 from admission.record.entries import Opened
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
+from gateway.log_command import LogParser, refuse, say
 from gateway.log_files import BadLog, Segment, read_logs, remarks
 from gateway.queue_replay import check_queues
 from gateway.simulate_errors import OptionError
 from gateway.what_if_command import add_options, epilog, wants_what_if, what_if
 
 DIFFERENT = 1
-BAD_INPUT = 2
 
 
 def replay_main(argv: Sequence[str]) -> int:
@@ -34,13 +32,13 @@ def replay_main(argv: Sequence[str]) -> int:
         if not logs.drivers:
             raise BadLog("there is no driver's log in these files, so nothing was planned in them")
         if wants_what_if(arguments):
-            _print(what_if(arguments, logs))
+            say(what_if(arguments, logs))
             return 0
         outcomes = [_verify(segments) for segments in logs.drivers]
     except (BadLog, OptionError) as error:
-        return _refuse(str(error))
+        return refuse("replay", str(error))
     is_same, lines = check_queues(logs.doors)
-    _print(*lines)
+    say(*lines)
     return 0 if all(outcomes) and is_same else DIFFERENT
 
 
@@ -55,15 +53,15 @@ def _verify(segments: Sequence[Segment]) -> bool:
         except (WrongLog, SnapshotError) as error:
             raise BadLog(f"{segment.path}: {error}") from None
         if difference is not None:
-            _print(*_told(opened, segment, difference))
+            say(*_told(opened, segment, difference))
             return False
     covered = replay.covered()
-    _print(
+    say(
         f"{opened.driver_id}: {covered.plans:,} plans of {covered.steps:,} steps and {covered.events:,} events"
         f" are the same, byte for byte ({len(segments)} segment{'s' if len(segments) > 1 else ''})"
     )
     for remark in remarks(segments):
-        _print(f"  {remark}")
+        say(f"  {remark}")
     return True
 
 
@@ -78,31 +76,14 @@ def _told(opened: Opened, segment: Segment, difference: Difference) -> list[str]
     ]
 
 
-def _print(*lines: str) -> None:
-    print(*lines, sep="\n")  # noqa: T201 - the command's output
-
-
-def _refuse(sentence: str) -> int:
-    print(f"sluicegate replay: {sentence}", file=sys.stderr)  # noqa: T201 - as above
-    return BAD_INPUT
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like everything else here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_refuse(message))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="sluicegate replay",
+    parser = LogParser(
+        "replay",
         description="Put the recorded events through the scheduler again, and check that it decides the same."
         " With any of the options: tell what would have happened otherwise, beside what did.",
-        epilog=epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
+    parser.epilog = epilog()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
     add_options(parser, tuple(PRESETS))
     return parser

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import orjson
 
@@ -15,18 +13,17 @@ from admission.record.explain import Explainer
 from admission.record.perfetto import trace_events
 from admission.record.picture import Picture, picture
 from admission.record.sentences import counted
+from gateway.log_command import LogParser, refuse
 from gateway.log_files import BadLog
 from gateway.log_stories import read_stories, when
 from gateway.trace_page import Numbered, page
-
-BAD_INPUT = 2
 
 
 def trace_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code."""
     arguments = _parser().parse_args(argv)
     if arguments.perfetto is None and arguments.html is None:
-        return _refuse("say what to write: --perfetto FILE, --html FILE, or both")
+        return refuse("trace", "say what to write: --perfetto FILE, --html FILE, or both")
     try:
         stories = read_stories(arguments.logs)
         drawn = picture(stories.drivers, stories.doors, stories.clocks)
@@ -36,9 +33,9 @@ def trace_main(argv: Sequence[str]) -> int:
         if arguments.html is not None:
             arguments.html.write_bytes(page(drawn, _numbered(explainer, stories.clocks.unit), facts=_facts(drawn)))
     except BadLog as error:
-        return _refuse(str(error))
+        return refuse("trace", str(error))
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}")
+        return refuse("trace", f"{error.filename}: {error.strerror}")
     return 0
 
 
@@ -68,24 +65,8 @@ def _facts(drawn: Picture) -> str:
     return " · ".join(facts)
 
 
-def _refuse(sentence: str) -> int:
-    print(f"sluicegate trace: {sentence}", file=sys.stderr)  # noqa: T201 - the command's output
-    return BAD_INPUT
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like everything else here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_refuse(message))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="sluicegate trace",
-        description="Draw what was recorded: slots over iterations, the queue, and the limits.",
-        allow_abbrev=False,
-    )
+    parser = LogParser("trace", description="Draw what was recorded: slots over iterations, the queue, and the limits.")
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of gateways: files, or their folders")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write a Chrome trace (for ui.perfetto.dev)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with everything in it")
