@@ -4,9 +4,10 @@ A row's choice depends on its own logits, its own parameters and its own random 
 that take the best token cost one maximum over the batch and no more. The others are copied out, and what they ask for
 is done to all of them that ask for it together; the order stands with ``Sampling`` in the wire's messages.
 
-A token is found where the cumulated probabilities, in the order of the vocabulary, pass the random number: in the order
-of falling probability two nearly equal tokens could change places by a rounding error, and the choice with them. Only
-rows that ask for a nucleus (``top_p`` below 1) pay for sorting, and those first try the most probable tokens alone.
+A token is drawn by its *weight*: e to the power of its distance to the best logit, over the temperature. Limits to the
+choice take weights away (``nucleus.py`` for ``top_p``). The token is where the cumulated weights, in the order of the
+vocabulary, pass the random number: in the order of falling weight two nearly equal tokens could change places by a
+rounding error, and the choice with them. The sum is looked up in two levels, first in blocks of the vocabulary.
 
 A row whose logits hold a NaN, or no finite maximum, yields None: that sequence fails, the batch goes on.
 """
@@ -20,13 +21,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from workers.chooser import Draw, Ids, SeenTokens
 from workers.device import send
-from workers.wire import LOWEST_LOGPROB
+from workers.nucleus import least_in_nucleus
+from workers.wire import LOWEST_LOGPROB, MAX_TOP_LOGPROBS
 
-NUCLEUS_TRIES = (256, 4096)
-"""Most probable tokens to look at before a whole row is sorted, at ten times the cost: most nuclei are small."""
+NUMBERS_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 30}
+"""Logits that are drawn from together: on a CPU what its caches hold, and the allocator keeps, of all made of them."""
+
+BLOCK = 128
+"""Weights that are summed before they are cumulated."""
 
 
 class Choice(NamedTuple):
@@ -55,17 +61,21 @@ def sample(logits: Tensor, draws: Mapping[int, Draw]) -> list[int | None]:
 def choose(logits: Tensor, draws: Mapping[int, Draw]) -> Choice:
     """The same, left where the logits are: on a GPU the host waits for nothing."""
     choice = _best(logits)
-    if draws:
-        rows = send(torch.tensor(list(draws)), logits.device)
-        picked = _choose(logits.index_select(0, rows).float(), list(draws.values()))
+    named = list(draws)
+    together = max(1, NUMBERS_AT_ONCE[logits.device.type] // logits.shape[-1])
+    for start in range(0, len(named), together):
+        some = named[start : start + together]
+        rows = send(torch.tensor(some), logits.device)
+        picked = _choose(logits.index_select(0, rows).float(), [draws[row] for row in some])
         choice.tokens.index_copy_(0, rows, picked.tokens)
         choice.is_sound.index_copy_(0, rows, picked.is_sound & choice.is_sound[rows])
     return choice
-
-
 def _best(logits: Tensor) -> Choice:
-    highest, best = logits.max(dim=-1)  # NaN wins a maximum, so this also finds the broken rows
-    return Choice(best, torch.isfinite(highest))
+    """The first of each row's largest."""
+    is_sound = torch.isfinite(logits.amax(dim=-1))  # NaN wins a maximum, so this also finds the broken rows
+    if logits.device.type == "cpu":  # numpy takes a tenth of torch's time
+        return Choice(torch.from_numpy(logits.float().numpy().argmax(axis=-1)), is_sound)
+    return Choice(logits.argmax(dim=-1), is_sound)
 
 
 def _choose(logits: Tensor, draws: Sequence[Draw]) -> Choice:
@@ -77,7 +87,8 @@ def _choose(logits: Tensor, draws: Sequence[Draw]) -> Choice:
     random = [row for row, draw in enumerate(draws) if not draw.is_greedy]
     if random:
         rows = send(torch.tensor(random), logits.device)
-        choice.tokens.index_copy_(0, rows, _draw_rows(logits.index_select(0, rows), [draws[row] for row in random]))
+        chosen = logits if len(random) == len(draws) else logits.index_select(0, rows)
+        choice.tokens.index_copy_(0, rows, _draw_rows(chosen, [draws[row] for row in random]))
     return choice
 
 
@@ -137,92 +148,78 @@ def _penalise(logits: Tensor, draws: Sequence[Draw]) -> None:
 
 
 def _draw_rows(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """A token for each row; of a row that is not sound, any."""
-    device = logits.device
-    temperature = send(torch.tensor([draw.sampling.temperature for draw in draws]), device)
-    below_best = logits - logits.max(dim=-1, keepdim=True).values  # divided by however little, it overflows to no NaN
-    probabilities = torch.softmax(below_best / temperature[:, None], dim=-1)
-    _keep_min_p(probabilities, draws)
-    _keep_top_k(probabilities, draws)
-    _keep_nucleus(probabilities, draws)
-    cumulated = _cumulated(probabilities)
-    total = cumulated[:, -1:].contiguous()
-    numbers = send(torch.tensor([[draw.number] for draw in draws], dtype=torch.float64), device)
-    picked = torch.searchsorted(cumulated, numbers * total, right=True)
-    last_possible = torch.searchsorted(cumulated, total)  # rounding may put number * total at the total itself
-    return torch.minimum(picked, last_possible).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+    """A token for each row; of a row that is not sound, any. ``logits`` may be changed."""
+    weights = _weights(logits, draws)
+    _keep_likely(weights, draws)
+    _keep_nucleus(weights, draws)
+    return _pick(weights, draws)
 
 
-def _cumulated(probabilities: Tensor) -> Tensor:
-    """In float64: a float32 sum over a large vocabulary would be off by more than many a token's probability."""
-    return probabilities.double().cumsum(dim=-1)
+def _weights(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """[rows, whole blocks of the vocabulary]: 1 for the best token of each row, 0 for those that fill the last block."""
+    temperature = send(torch.tensor([draw.sampling.temperature for draw in draws]), logits.device)
+    below_best = logits.sub_(logits.amax(dim=-1, keepdim=True))  # divided by however little, it overflows to no NaN
+    weights = below_best.div_(temperature[:, None]).exp_().nan_to_num_(0.0)  # of rows that are not sound
+    missing = -logits.shape[-1] % BLOCK
+    return pad(weights, (0, missing)) if missing else weights
 
 
-def _keep_min_p(probabilities: Tensor, draws: Sequence[Draw]) -> None:
-    shares = {row: draw.sampling.min_p for row, draw in enumerate(draws) if draw.sampling.min_p > 0.0}
-    if shares:
-        rows, whole = _rows(probabilities, shares)
-        share = send(torch.tensor(list(shares.values())), whole.device)
-        _keep(probabilities, rows, whole, least=share * whole.max(dim=-1).values)
-
-
-def _keep_top_k(probabilities: Tensor, draws: Sequence[Draw]) -> None:
-    """Tokens as likely as the last one that is kept are kept too."""
+def _keep_likely(weights: Tensor, draws: Sequence[Draw]) -> None:
+    """By ``min_p`` and ``top_k``. Tokens as likely as the last one that is kept are kept too."""
+    least = send(torch.tensor([draw.sampling.min_p for draw in draws]), weights.device)  # the best weighs 1
     limits = {row: draw.sampling.top_k for row, draw in enumerate(draws) if draw.sampling.top_k is not None}
     if limits:
-        rows, whole = _rows(probabilities, limits)
+        rows, whole = _rows(weights, limits)
         most = [min(k, whole.shape[-1]) for k in limits.values()]
         first = whole.topk(max(most), dim=-1).values
         last = send(torch.tensor(most), whole.device)[:, None] - 1
-        _keep(probabilities, rows, whole, least=first.gather(-1, last).squeeze(-1))
+        lasts = first.gather(-1, last).squeeze(-1)
+        least.index_copy_(0, rows, torch.maximum(least[rows], lasts))
+    if limits or any(draw.sampling.min_p > 0.0 for draw in draws):
+        _keep(weights, least)
 
 
-def _keep_nucleus(probabilities: Tensor, draws: Sequence[Draw]) -> None:
+def _keep_nucleus(weights: Tensor, draws: Sequence[Draw]) -> None:
+    """By ``top_p``, of what is left."""
     shares = {row: draw.sampling.top_p for row, draw in enumerate(draws) if draw.sampling.top_p < 1.0}
     if shares:
-        rows, whole = _rows(probabilities, shares)
+        rows, whole = _rows(weights, shares)
         top_p = send(torch.tensor(list(shares.values()), dtype=torch.float64), whole.device)
-        mass = top_p * _cumulated(whole)[:, -1]  # of what min_p and top_k have left
-        find = least_by_tries if whole.device.type == "cpu" else least_by_sorting
-        _keep(probabilities, rows, whole, least=find(whole, mass))
+        least = torch.zeros_like(weights[:, 0])
+        _keep(weights, least.index_copy_(0, rows, least_in_nucleus(whole, top_p * _cumulated(whole)[:, -1])))
 
 
-def _rows(probabilities: Tensor, named: Mapping[int, object]) -> tuple[Tensor, Tensor]:
+def _rows(weights: Tensor, named: Mapping[int, object]) -> tuple[Tensor, Tensor]:
     """The rows that are ``named``: as an index, and what they hold."""
-    rows = send(torch.tensor(list(named)), probabilities.device)
-    return rows, probabilities.index_select(0, rows)
+    rows = send(torch.tensor(list(named)), weights.device)
+    return rows, weights if len(named) == len(weights) else weights.index_select(0, rows)
 
 
-def _keep(probabilities: Tensor, rows: Tensor, whole: Tensor, *, least: Tensor) -> None:
-    probabilities.index_copy_(0, rows, torch.where(whole >= least[:, None], whole, 0.0))
+def _keep(weights: Tensor, least: Tensor) -> None:
+    """Those of at least so much, by row."""
+    weights.mul_(weights.clone().ge_(least[:, None]))
 
 
-def least_by_tries(probabilities: Tensor, mass: Tensor) -> Tensor:
-    """The least probability [rows] within the smallest set of tokens that reaches ``mass`` [rows].
-
-    Reads on the way how far it has come, which on a GPU would wait for it.
-    """
-    least = torch.empty_like(probabilities[:, 0])
-    rows = torch.arange(len(least), device=least.device)
-    for size in NUCLEUS_TRIES:
-        first = probabilities[rows].topk(min(size, probabilities.shape[-1])).values
-        least[rows] = _least_kept(first, mass[rows])
-        rows = rows[first.double().sum(dim=-1) < mass[rows]]
-        if not len(rows):
-            return least
-    least[rows] = least_by_sorting(probabilities[rows], mass[rows])
-    return least
+def _cumulated(weights: Tensor) -> Tensor:
+    """[rows, blocks]. In float64: a float32 sum over a large vocabulary would be off by more than many a token weighs."""
+    return weights.unflatten(-1, (-1, BLOCK)).sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
 
 
-def least_by_sorting(probabilities: Tensor, mass: Tensor) -> Tensor:
-    """The same, of whole rows at once: a GPU sorts them faster than it could be asked."""
-    return _least_kept(probabilities.sort(dim=-1, descending=True).values, mass)
+def _pick(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
+    numbers = send(torch.tensor([[draw.number] for draw in draws], dtype=torch.float64), weights.device)
+    cumulated = _cumulated(weights)
+    sought = numbers * cumulated[:, -1:]
+    block = _place(cumulated, sought)
+    sought -= pad(cumulated, (1, 0)).gather(-1, block)
+    within = weights.unflatten(-1, (-1, BLOCK))[torch.arange(len(draws), device=weights.device), block.squeeze(-1)]
+    return (block * BLOCK + _place(within.double().cumsum(dim=-1), sought)).squeeze(-1)
 
 
-def _least_kept(ordered: Tensor, mass: Tensor) -> Tensor:
-    before = ordered.double().cumsum(dim=-1) - ordered.double()
-    kept = (before < mass[:, None]).sum(dim=-1).clamp_(min=1)  # none only in a row that is not sound
-    return ordered.gather(-1, kept[:, None] - 1).squeeze(-1)
+def _place(cumulated: Tensor, sought: Tensor) -> Tensor:
+    """[rows, 1]: where ``cumulated`` [rows, n] first passes ``sought`` [rows, 1], at the latest where it ends to grow."""
+    place = torch.searchsorted(cumulated, sought, right=True)
+    last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous())  # rounding may put what is sought at the end
+    return torch.minimum(place, last)
 
 
 # --- log-probabilities ------------------------------------------------------------------------------------------------
@@ -237,9 +234,12 @@ class TopLogprobs(NamedTuple):
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], widths: Sequence[int]) -> list[TopLogprobs]:
-    """Of the token of each row of ``logits`` [rows, vocabulary], whose best is finite, and of ``widths`` others."""
+    """Of the token of each row of ``logits`` [rows, vocabulary], whose best is finite, and of ``widths`` others.
+
+    Which of equals come first must not depend on what other rows ask for, so as many are looked for always.
+    """
     logs = torch.log_softmax(logits.float(), dim=-1).clamp_(min=LOWEST_LOGPROB)
     own = logs.gather(-1, torch.tensor(tokens, device=logs.device)[:, None]).squeeze(-1).tolist()
-    top = logs.topk(min(max(widths), logs.shape[-1]), dim=-1)
+    top = logs.topk(min(MAX_TOP_LOGPROBS if any(widths) else 0, logs.shape[-1]), dim=-1)
     rows = zip(own, top.indices.tolist(), top.values.tolist(), widths, strict=True)
     return [TopLogprobs(mine, tuple(ids[:width]), tuple(values[:width])) for mine, ids, values, width in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from workers.chooser import BadSampling, Chooser, Draw, check_sampling
 from workers.randomness import uniform
 from workers.sampler import choose as choose_where_they_are
-from workers.sampler import least_by_sorting, least_by_tries, log_probabilities, sample
+from workers.sampler import log_probabilities, sample
 from workers.wire import LOWEST_LOGPROB, Sampling
 
 pytestmark = pytest.mark.torch
@@ -290,25 +289,6 @@ def test_samples_follow_the_distribution() -> None:
 
 
 # --- left on the device -----------------------------------------------------------------------------------------------
-
-
-@given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), size=st.sampled_from([3, 100, 6000]))
-@settings(max_examples=30, deadline=None)
-def test_a_nucleus_is_the_same_found_by_tries_or_by_sorting(seed: int, rows: int, size: int) -> None:
-    """A CPU looks at the likeliest first; a GPU sorts, as asking how far it has come would wait for it."""
-    generator = torch.Generator().manual_seed(seed)
-    probabilities = torch.softmax(torch.randn(rows, size, generator=generator) * 3, dim=-1)
-    mass = torch.rand(rows, generator=generator, dtype=torch.float64)
-    assert torch.equal(least_by_tries(probabilities, mass), least_by_sorting(probabilities, mass))
-
-
-@pytest.mark.parametrize("find", [least_by_tries, least_by_sorting])
-def test_a_row_that_is_none_does_not_break_a_search_for_nuclei(
-    find: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> None:
-    """On a GPU an index out of range would end the process."""
-    probabilities = torch.tensor([[float("nan")] * 3, [0.2, 0.5, 0.3]])
-    assert find(probabilities, torch.tensor([float("nan"), 0.6], dtype=torch.float64))[1] == pytest.approx(0.3)
 
 
 def test_broken_rows_are_told_apart_without_reading_them() -> None:
