@@ -4,8 +4,8 @@ A row's choice depends on its own logits, its own parameters and its own random 
 that take the best token cost one maximum over the batch and no more. The others are copied out, and what they ask for
 is done to all of them that ask for it together; the order stands with ``Sampling`` in the wire's messages.
 
-A token is drawn by its *weight*: e to the power of its distance to the best logit, over the temperature. Limits to the
-choice take weights away (``nucleus.py`` for ``top_p``). The token is where the cumulated weights, in the order of the
+A token is drawn by its *weight*: its probability at the temperature, as a share of the best token's. Limits to the choice
+take weights away (``nucleus.py`` for ``top_p``). The token is where the cumulated weights, in the order of the
 vocabulary, pass the random number: in the order of falling weight two nearly equal tokens could change places by a
 rounding error, and the choice with them. The sum is looked up in two levels, first in blocks of the vocabulary.
 
@@ -70,6 +70,8 @@ def choose(logits: Tensor, draws: Mapping[int, Draw]) -> Choice:
         choice.tokens.index_copy_(0, rows, picked.tokens)
         choice.is_sound.index_copy_(0, rows, picked.is_sound & choice.is_sound[rows])
     return choice
+
+
 def _best(logits: Tensor) -> Choice:
     """The first of each row's largest."""
     is_sound = torch.isfinite(logits.amax(dim=-1))  # NaN wins a maximum, so this also finds the broken rows
@@ -159,7 +161,8 @@ def _weights(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     """[rows, whole blocks of the vocabulary]: 1 for the best token of each row, 0 for those that fill the last block."""
     temperature = send(torch.tensor([draw.sampling.temperature for draw in draws]), logits.device)
     below_best = logits.sub_(logits.amax(dim=-1, keepdim=True))  # divided by however little, it overflows to no NaN
-    weights = below_best.div_(temperature[:, None]).exp_().nan_to_num_(0.0)  # of rows that are not sound
+    weights = torch.softmax(below_best.div_(temperature[:, None]), dim=-1)  # row by row, which exp() is not
+    weights.div_(weights.amax(dim=-1, keepdim=True)).nan_to_num_(0.0)  # of rows that are not sound
     missing = -logits.shape[-1] % BLOCK
     return pad(weights, (0, missing)) if missing else weights
 

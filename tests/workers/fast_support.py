@@ -53,10 +53,15 @@ FAMILY: Mapping[str, PreTrainedConfig] = {
 
 
 def make_fast(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, *, weights: torch.dtype | None = None
+    folder: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    *,
+    weights: torch.dtype | None = None,
+    threads: int = 2,
 ) -> FastModel:
     model = load_model(save_tiny_model(folder, config), CPU, dtype)
-    return fast_model(model, block_size=BLOCK_SIZE, cache=default_cache(), weights=weights or dtype, threads=2)
+    return fast_model(model, block_size=BLOCK_SIZE, cache=default_cache(), weights=weights or dtype, threads=threads)
 
 
 class Bench:

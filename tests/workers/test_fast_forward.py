@@ -70,14 +70,27 @@ def test_the_bits_of_a_row_do_not_depend_on_the_batch(numbers: str, tmp_path: Pa
             assert torch.equal(row, whole[work.state.slot][work.start + work.length - 1])
 
 
-def test_a_step_longer_than_a_pass_is_cut_and_changes_nothing(tmp_path: Path) -> None:
+def test_the_bits_of_a_row_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
+    """They share items of work; within an item one of them sums, and the results of items are put together in order."""
+    one, three = (
+        Bench(tmp_path, make_fast(tmp_path, FAMILY["qwen2"], torch.bfloat16, threads=threads)) for threads in (1, 3)
+    )
+    for works in one.advance(Random(7)):
+        assert torch.equal(one.passes.emitted(works)[1], three.passes.emitted(works)[1])
+        assert one.passes.best(works)[1] == three.passes.best(works)[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_longer_than_a_pass_is_cut_and_changes_nothing(dtype: torch.dtype, tmp_path: Path) -> None:
     """A plan may bring several whole prompts; a sequence that is cut finds its first part in the pool."""
-    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY["qwen2"], torch.float32), lengths=(300, 300, 10, 5))
+    bench = Bench(tmp_path, make_fast(tmp_path, FAMILY["qwen2"], dtype), lengths=(300, 300, 10, 5))
     works = [Work(state=state, start=0, length=len(state.tokens), emits=True) for state in bench.states]
     assert sum(work.length for work in works) > PASS_ROWS
     _, logits = bench.passes.emitted(works)
     for work, row in zip(works, logits, strict=True):
-        torch.testing.assert_close(row, bench.expected(work), **CLOSE)
+        assert torch.equal(bench.passes.emitted([work])[1][0], row)
+        if dtype == torch.float32:
+            torch.testing.assert_close(row, bench.expected(work), **CLOSE)
 
 
 def test_the_best_token_is_that_of_the_logits(tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
     assert counts[1] == pytest.approx(50 * 5 / 8, abs=1)
 
 
-def test_a_flat_row_wider_than_the_first_try_is_sorted_whole() -> None:
-    """The shortcut through the most probable tokens must not cut a nucleus short."""
+def test_a_flat_row_has_a_wide_nucleus() -> None:
+    """Looking at the most probable tokens alone must not cut it short."""
     logits = torch.zeros(100, 16384) + torch.linspace(0, 1e-3, 16384)
     draws = [draw_of(temperature=1.0, top_p=0.5, number=index / 100) for index in range(100)]
     chosen = sample_all(logits, draws)
@@ -259,6 +259,13 @@ def test_a_log_probability_is_always_a_number() -> None:
     assert score.top[1] == LOWEST_LOGPROB
 
 
+def test_which_of_equals_are_listed_does_not_depend_on_what_other_rows_ask_for() -> None:
+    """Logits of bfloat16 are equal by the dozen."""
+    logits = torch.arange(400).div(20).floor().flip(0).repeat(2, 1)
+    narrow, _ = log_probabilities(logits, [0, 0], [3, 20])
+    assert log_probabilities(logits[:1], [0], [3]) == [narrow]
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32), rows=st.integers(2, 8))
 def test_a_row_does_not_depend_on_its_neighbours(seed: int, rows: int) -> None:
@@ -277,6 +284,70 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, rows: int) -> None:
     )
     draws = [kinds[(seed + row) % 5] for row in range(rows)]
     assert sample_all(logits, draws) == [sample_all(logits[row : row + 1], [draws[row]])[0] for row in range(rows)]
+
+
+@pytest.mark.parametrize("size", [96, 5000, 50_001])
+def test_a_row_does_not_depend_on_batch_or_threads_in_a_vocabulary_of_any_size(size: int) -> None:
+    """Rows are drawn from some at a time, and libraries share long work out among threads."""
+    logits = torch.randn(24, size, generator=torch.Generator().manual_seed(size)) * 3
+    limits = ({"top_p": 1.0}, {"top_p": 0.95}, {"top_p": 1.0, "min_p": 0.02}, {"top_k": 30, "top_p": 0.8})
+    draws = [draw_of(temperature=1.1, number=uniform(9, 0, row), **limits[row % 4]) for row in range(24)]
+    alone = [sample_all(logits[row : row + 1], [draws[row]])[0] for row in range(24)]
+    scores = [log_probabilities(logits[row : row + 1], [row], [5])[0] for row in range(24)]
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert sample_all(logits, draws) == alone
+            assert log_probabilities(logits, list(range(24)), [5] * 24) == scores
+    finally:
+        torch.set_num_threads(before)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.sampled_from([5, 128, 700]),
+    temperature=st.floats(0.1, 5.0),
+    number=st.floats(0.0, 1.0, exclude_max=True),
+    top_k=st.none() | st.integers(2, 800),
+    top_p=st.just(1.0) | st.floats(0.01, 1.0),
+    min_p=st.just(0.0) | st.floats(0.0, 1.0),
+)
+def test_a_draw_is_that_of_the_definition(
+    seed: int, size: int, temperature: float, number: float, top_k: int | None, top_p: float, min_p: float
+) -> None:
+    """Against the plain text of it, token by token; at an edge rounding may put it on either side."""
+    logits = torch.randn(size, generator=torch.Generator().manual_seed(seed)) * 3
+    draw = draw_of(temperature=temperature, number=number, top_k=top_k, top_p=top_p, min_p=min_p)
+    (chosen,) = sample_all(logits[None], [draw])
+    near = {drawn_by_definition(logits.tolist(), draw, shift) for shift in (-1e-5, 0.0, 1e-5)}
+    assert chosen in near
+
+
+def drawn_by_definition(logits: list[float], draw: Draw, shift: float) -> int:
+    """``shift`` moves the edge of the nucleus and of the draw."""
+    sampling, best = draw.sampling, max(logits)
+    if draw.is_greedy:
+        return logits.index(best)
+    weights = [math.exp((logit - best) / sampling.temperature) for logit in logits]
+    weights = [weight if weight >= sampling.min_p else 0.0 for weight in weights]
+    if sampling.top_k is not None:
+        least = sorted(weights, reverse=True)[: sampling.top_k][-1]
+        weights = [weight if weight >= least else 0.0 for weight in weights]
+    mass, kept = 0.0, 0.0
+    for weight in sorted(weights, reverse=True):
+        if mass >= (sampling.top_p + shift) * sum(weights):
+            break
+        mass, kept = mass + weight, weight
+    if sampling.top_p < 1.0:
+        weights = [weight if weight >= kept else 0.0 for weight in weights]
+    sought, passed = (draw.number + shift) * sum(weights), 0.0
+    for token, weight in enumerate(weights):
+        passed += weight
+        if weight and passed > sought:
+            return token
+    return max(token for token, weight in enumerate(weights) if weight)
 
 
 def test_samples_follow_the_distribution() -> None:

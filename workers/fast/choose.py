@@ -52,8 +52,6 @@ def choose_forward(
 def _reason_against(model: CausalModel, settings: EngineSettings) -> str | None:
     if settings.forward == "generic":
         return "--forward generic asks for it"
-    if settings.deterministic:
-        return "--deterministic asks for passes of one shape"
     if model.device.type != "cpu":
         return f"the fused one computes on CPUs, not on {model.device.type}"
     return None

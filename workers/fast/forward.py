@@ -4,11 +4,14 @@ Per layer seven calls, each on all rows of a pass: norm, queries-keys-values, at
 residual stream, norm, gated feed-forward, and that added too. The residual stream stays float32, so in bfloat16 the
 distance to the exact result is smaller than that of transformers' own forward.
 
-Sums run in the same order whatever is computed beside a row: its logits have the same bits alone and in a crowd.
+Sums run in the same order whatever is computed beside a row, and on however many threads: its logits have the same bits
+alone and in a crowd. What is not the kernels' own work is either exact (copies of rows) or made once at the start (the
+cosines and sines of all positions), so that nothing is left to how a library cuts a batch.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -39,12 +42,21 @@ class Layer:
     down: Linear
 
 
+POSITIONS_AT_ONCE = 128
+"""Positions whose cosines are computed together: so few that torch never shares them out among threads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Where the keys and values of all sequences lie: of each layer, and by slot (``tables`` [slots, blocks])."""
+    """Where the keys and values of all sequences lie: of each layer, and by slot (``tables`` [slots, blocks]).
+
+    ``cosines`` and ``sines`` are [positions, dim], of every position that a sequence may have.
+    """
 
     layers: tuple[LayerAttention, ...]
     tables: Tensor
+    cosines: Tensor
+    sines: Tensor
 
 
 class FastModel:
@@ -70,31 +82,35 @@ class FastModel:
 
     def keep_in(self, pool: KVPool, tables: Tensor) -> Kept:
         """From now on the kernels keep keys and values in ``pool``, in an order of their own."""
+        positions = torch.arange(min(tables.shape[1] * pool.block_size, self.context_length))
+        cosines, sines = zip(*map(self._rotary, positions.split(POSITIONS_AT_ONCE)), strict=True)
         return Kept(
             layers=tuple(map(self._attention, self._packed, self.layers, pool.matrices, repeat(pool.block_size))),
             tables=tables,
+            cosines=torch.cat(cosines),
+            sines=torch.cat(sines),
         )
 
-    def logits(self, works: Sequence[Work], kept: Kept, rows: Tensor) -> Tensor:
+    def logits(self, works: Sequence[Work], kept: Kept, rows: Sequence[int]) -> Tensor:
         """Logits [rows, vocabulary] in float32 for these ``rows`` of the works' tokens, in ascending order."""
         parts = self._run(works, kept, rows, self._head.logits)
         return torch.cat(parts) if parts else torch.empty(0, self.vocab_size)
 
-    def best(self, works: Sequence[Work], kept: Kept, rows: Tensor) -> list[int | None]:
+    def best(self, works: Sequence[Work], kept: Kept, rows: Sequence[int]) -> list[int | None]:
         """The best token of each row, None where there is none. No logits are written down."""
         parts = self._run(works, kept, rows, self._head.best)
         return [None if token < 0 else token for part in parts for token in part.tolist()]
 
     def _run(
-        self, works: Sequence[Work], kept: Kept, rows: Tensor, head: Callable[[Buffer, int], Tensor]
+        self, works: Sequence[Work], kept: Kept, rows: Sequence[int], head: Callable[[Buffer, int], Tensor]
     ) -> list[Tensor]:
         """All layers, pass by pass; what ``head`` makes of the ``rows`` of each."""
         parts = []
         for one in lay_out_passes(works, queries_per_tile=self._queries_per_tile):
             self._run_layers(one, kept)
-            wanted = rows[(rows >= one.first) & (rows < one.first + one.rows)] - one.first
-            if len(wanted):
-                residual = Buffer.of(self._memory.residual.tensor[wanted])
+            wanted = rows[bisect_left(rows, one.first) : bisect_left(rows, one.first + one.rows)]
+            if wanted:
+                residual = Buffer.of(self._memory.residual.tensor[torch.tensor(wanted) - one.first])
                 self._normalise(residual, self._final_norm, len(wanted))
                 parts.append(head(self._memory.normed, len(wanted)))
         return parts
@@ -102,7 +118,7 @@ class FastModel:
     def _run_layers(self, one: Pass, kept: Kept) -> None:
         memory, rows = self._memory, one.rows
         memory.residual.tensor[:rows] = self._embedding[one.ids]
-        cosines, sines = self._rotary(one.positions)
+        cosines, sines = kept.cosines[one.positions], kept.sines[one.positions]
         attention = StepAttention(
             qkv=memory.qkv.address,
             results=memory.attended.address,
@@ -189,7 +205,7 @@ class FastPasses:
 
     def all_logits(self, work: Work) -> Tensor:
         """Logits [length, vocabulary] of every token of a work."""
-        return self._model.logits([work], self._kept, torch.arange(work.length))
+        return self._model.logits([work], self._kept, range(work.length))
 
 
 def _emitting(works: Sequence[Work]) -> list[Work]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -54,10 +55,10 @@ def lay_out_passes(works: Sequence[Work], *, queries_per_tile: int, pass_rows: i
     return tuple(passes)
 
 
-def emit_rows(works: Sequence[Work]) -> Tensor:
+def emit_rows(works: Sequence[Work]) -> list[int]:
     """The step's row of the last token of each work that emits."""
-    lasts = np.cumsum([work.length for work in works]) - 1
-    return torch.tensor([row for work, row in zip(works, lasts, strict=True) if work.emits], dtype=torch.int64)
+    ends = accumulate(work.length for work in works)
+    return [end - 1 for work, end in zip(works, ends, strict=True) if work.emits]
 
 
 def _cut(works: Sequence[Work], pass_rows: int) -> Iterator[list[Piece]]:
