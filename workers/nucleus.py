@@ -1,10 +1,10 @@
 """The smallest set of tokens that holds a share of all probability: how improbable may its last member be?
 
-Sorting whole rows of a vocabulary answers that, and is what a GPU does. On a CPU it would take longer than the model. So
-there the weights of a row are first counted up by *buckets*, each of which holds the numbers that begin with the same
-bits: sign, exponent and five bits of the mantissa, so that a bucket's numbers are within a thirty-second of each other,
-and buckets lie in the order of their numbers. The nucleus ends in the bucket where the sum passes the share, and only
-that bucket's few members need an order.
+Sorting whole rows of a vocabulary answers that, and is what a GPU does. On a CPU it would take longer than the model.
+So there the weights of a row are first summed by *buckets*, each of which holds the numbers that begin with the same
+bits: sign, exponent and five bits of the mantissa. A bucket's numbers are within a thirty-second of each other, and
+buckets lie in the order of their numbers. The nucleus ends in the bucket where the sum passes the share, and only the
+few members of that one need an order.
 
 Every sum runs over one row alone, in one order: a row's nucleus does not depend on the rest of the batch.
 """

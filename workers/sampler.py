@@ -4,10 +4,10 @@ A row's choice depends on its own logits, its own parameters and its own random 
 that take the best token cost one maximum over the batch and no more. The others are copied out, and what they ask for
 is done to all of them that ask for it together; the order stands with ``Sampling`` in the wire's messages.
 
-A token is drawn by its *weight*: its probability at the temperature, as a share of the best token's. Limits to the choice
-take weights away (``nucleus.py`` for ``top_p``). The token is where the cumulated weights, in the order of the
+A token is drawn by its *weight*: its probability at the temperature, as a share of the best token's. Limits to the
+choice take weights away (``nucleus.py`` for ``top_p``). The token is where the cumulated weights, in the order of the
 vocabulary, pass the random number: in the order of falling weight two nearly equal tokens could change places by a
-rounding error, and the choice with them. The sum is looked up in two levels, first in blocks of the vocabulary.
+rounding error, and the choice with them. The place is looked up in two levels, first among blocks of the vocabulary.
 
 A row whose logits hold a NaN, or no finite maximum, yields None: that sequence fails, the batch goes on.
 """
@@ -29,7 +29,7 @@ from workers.nucleus import least_in_nucleus
 from workers.wire import LOWEST_LOGPROB, MAX_TOP_LOGPROBS
 
 NUMBERS_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 30}
-"""Logits that are drawn from together: on a CPU what its caches hold, and the allocator keeps, of all made of them."""
+"""Logits that are drawn from together: on a CPU what its caches hold of all that is made of them, on CUDA the batch."""
 
 BLOCK = 128
 """Weights that are summed before they are cumulated."""
@@ -158,7 +158,7 @@ def _draw_rows(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _weights(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """[rows, whole blocks of the vocabulary]: 1 for the best token of each row, 0 for those that fill the last block."""
+    """[rows, whole blocks of the vocabulary]: 1 for the best token of a row, 0 for those that fill the last block."""
     temperature = send(torch.tensor([draw.sampling.temperature for draw in draws]), logits.device)
     below_best = logits.sub_(logits.amax(dim=-1, keepdim=True))  # divided by however little, it overflows to no NaN
     weights = torch.softmax(below_best.div_(temperature[:, None]), dim=-1)  # row by row, which exp() is not
@@ -204,7 +204,7 @@ def _keep(weights: Tensor, least: Tensor) -> None:
 
 
 def _cumulated(weights: Tensor) -> Tensor:
-    """[rows, blocks]. In float64: a float32 sum over a large vocabulary would be off by more than many a token weighs."""
+    """[rows, blocks]. In float64: a float32 sum over a vocabulary would be off by more than many a token weighs."""
     return weights.unflatten(-1, (-1, BLOCK)).sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
 
 
@@ -219,9 +219,9 @@ def _pick(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _place(cumulated: Tensor, sought: Tensor) -> Tensor:
-    """[rows, 1]: where ``cumulated`` [rows, n] first passes ``sought`` [rows, 1], at the latest where it ends to grow."""
+    """[rows, 1]: where ``cumulated`` [rows, n] first passes ``sought`` [rows, 1]; at the latest where it grows last."""
     place = torch.searchsorted(cumulated, sought, right=True)
-    last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous())  # rounding may put what is sought at the end
+    last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous())  # rounding may seek what lies at the end
     return torch.minimum(place, last)
 
 
