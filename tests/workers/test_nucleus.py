@@ -47,8 +47,19 @@ def test_equal_weights_are_all_as_far_in_as_the_last_of_them() -> None:
 
 def test_a_mass_out_of_reach_takes_everything() -> None:
     """Rounding may put the share of 0.9999999 a little above the sum of all."""
-    weights = torch.tensor([[1.0, 0.25, 0.5], [1.0, 0.25, 0.0]])
-    assert least_in_nucleus(weights, torch.tensor([1.76, 1.26], dtype=torch.float64)).tolist() == [0.25, 0.0]
+    weights, mass = torch.tensor([[1.0, 0.25, 0.5]]), torch.tensor([1.76], dtype=torch.float64)
+    assert least_in_nucleus(weights, mass).tolist() == least_by_sorting(weights, mass).tolist() == [0.25]
+
+
+def test_likely_tokens_are_enough_or_not_in_each_row_by_itself() -> None:
+    """A flat row makes its neighbours go the long way too, to the same answer."""
+    steep, flat = weights_of(1, 3, 6000, heat=9.0), weights_of(2, 1, 6000, heat=0.5)
+    mass = 0.9 * steep.double().sum(dim=-1)
+    beside = least_in_nucleus(
+        torch.cat([steep, flat * 2.0**-11]), torch.cat([mass, torch.tensor([0.1], dtype=torch.float64)])
+    )
+    assert torch.equal(beside[:3], least_in_nucleus(steep, mass))
+    assert beside[3] < 2.0**-10
 
 
 def test_a_row_of_nothing_breaks_no_search() -> None:
