@@ -257,8 +257,8 @@ class UpSettings(ServingSettings):
     )
     deterministic: CliImplicitFlag[bool] = Field(
         False,
-        description="let no request's output depend on what else is in the batch, in bfloat16 either; slower, see"
-        " docs/worker.md",
+        description="let no request's output depend on what else is in the batch, in bfloat16 either; slow where the"
+        " forward is not fused, see docs/worker.md",
     )
     forward: Literal["auto", "fused", "generic"] = Field(
         "auto", description="whose forward pass computes: our own for common decoders on a CPU, or transformers'"

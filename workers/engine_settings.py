@@ -63,7 +63,7 @@ class EngineSettings(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the bits of a sequence's logits must not depend on the rest of the batch, at the cost of speed."""
+        """Whether the bits of a sequence's logits must not depend on the rest of the batch, at whatever cost."""
         ...
 
     @property

@@ -1,9 +1,10 @@
 """Forward passes of one shape, so that the bits of a token's logits depend on its own sequence alone.
 
-A sum is rounded in the order in which it is made, and kernels choose that order by the shapes that they are given. In
-float32 the differences are far too small to matter; in bfloat16 each may change a number by half a percent, and sooner
-or later a token. So with ``--deterministic`` the tokens of a step, of decodes and chunks alike, run in *pieces* of
-exactly ``PIECE`` rows, the last one filled up:
+A sum is rounded in the order in which it is made, and a library's kernels choose that order by the shapes that they are
+given (ours in ``fast/`` do not, and need none of this). In float32 the differences are far too small to matter; in
+bfloat16 each may change a number by half a percent, and sooner or later a token. So where ``--deterministic`` is asked
+of transformers' own forward, the tokens of a step, of decodes and chunks alike, run in *pieces* of exactly ``PIECE``
+rows, the last one filled up:
 
     rows    0 1 2 3 4 5 6 7 8 9 ... 31 | 32 33 ...  - - -
             a b c c c c d d d d ...  d |  d  d  d   (filled up)

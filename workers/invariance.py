@@ -1,7 +1,8 @@
 """Trying out, at load, that a sequence's numbers do not depend on its neighbours: what ``--deterministic`` promises.
 
-``fixed_shapes.py`` gives every kernel the same shapes whatever runs; that a kernel's rows do not touch each other is
-the library's and the device's doing, so it is not taken on faith.
+The fused forward sums each row by itself, if its compiler made of it what its source says. ``fixed_shapes.py`` gives a
+library's kernels the same shapes whatever runs; that their rows do not touch each other is the library's and the
+device's doing. Neither is taken on faith.
 """
 
 from __future__ import annotations

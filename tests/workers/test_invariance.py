@@ -172,6 +172,16 @@ def _by_token(part: Logprobs) -> list[tuple[object, ...]]:
     ]
 
 
+def test_of_the_fused_forward_neither_threads_nor_sizes_change_a_bit(tmp_path: Path) -> None:
+    """A sequence may come from a worker with other settings, and go on as it would have there."""
+    way = WAYS["llama fused"]
+    folder = save_tiny_model(tmp_path, way.config)
+    sampling = Sampling(temperature=0.7, top_p=0.9, ignore_eos=True, seed=3, top_logprobs=3, prompt_logprobs=1)
+    one, _ = load(folder, **way.settings)
+    other, _ = load(folder, **{**way.settings, "block_size": 32}, threads=3, max_slots=2, kv_blocks=9, max_model_len=99)
+    assert scores(one, sampling, [], chunk=40) == scores(other, sampling, [], chunk=13)
+
+
 def test_a_model_of_experts_is_refused(tmp_path: Path) -> None:
     """An expert computes as many tokens as are sent to it, of everybody."""
     folder = save_tiny_model(tmp_path, CONFIGS["mixtral with experts"])
