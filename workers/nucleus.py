@@ -22,7 +22,7 @@ from torch import Tensor
 
 _Numbers: TypeAlias = "NDArray[np.float32]"
 _Sums: TypeAlias = "NDArray[np.float64]"
-_Rows: TypeAlias = "NDArray[np.int32] | NDArray[np.int64]"
+_Ids: TypeAlias = "NDArray[np.int64]"
 
 _DROPPED_BITS = 18
 """Of 32. Fewer buckets would hold too many members to sort where many tokens are alike, more would fit no cache."""
@@ -55,7 +55,7 @@ def least_by_sorting(weights: Tensor, mass: Tensor) -> Tensor:
 
 def least_by_buckets(weights: _Numbers, mass: _Sums) -> _Numbers:
     """The same, sorting only where the nucleus ends."""
-    rows: _Rows = np.arange(len(weights), dtype=np.int32)[:, None]
+    rows: _Ids = np.arange(len(weights))[:, None]
     likely = np.flatnonzero(weights >= _LIKELY)  # in two dimensions numpy takes ten times as long
     least, is_reached = _search(weights.ravel()[likely], likely // weights.shape[1], mass)
     if not is_reached.all():
@@ -63,7 +63,7 @@ def least_by_buckets(weights: _Numbers, mass: _Sums) -> _Numbers:
     return least
 
 
-def _search(numbers: _Numbers, rows: _Rows, mass: _Sums) -> tuple[_Numbers, NDArray[np.bool_]]:
+def _search(numbers: _Numbers, rows: _Ids, mass: _Sums) -> tuple[_Numbers, NDArray[np.bool_]]:
     """For each of ``mass`` its row's least among these ``numbers``, and whether they reach it.
 
     ``rows`` says whose the numbers are, in ascending order.
@@ -76,14 +76,14 @@ def _search(numbers: _Numbers, rows: _Rows, mass: _Sums) -> tuple[_Numbers, NDAr
     last = (reached < np.minimum(mass, reached[:, -1])[:, None]).sum(axis=1, dtype=np.int32)
     before = np.where(last > 0, reached[every, last - 1], 0.0)
     members = np.flatnonzero(buckets == last[rows])
-    rows_of_all = np.broadcast_to(rows, numbers.shape).ravel()
+    rows_of_all: _Ids = np.broadcast_to(rows, numbers.shape).ravel()
     ordered, counts = _ordered(numbers.ravel()[members], rows_of_all[members], num_rows)
     before_each = before[:, None] + ordered.cumsum(axis=1, dtype=np.float64) - ordered
     kept = np.minimum((before_each < mass[:, None]).sum(axis=1), counts)
     return ordered[every, np.maximum(kept, 1) - 1], reached[:, -1] >= mass
 
 
-def _ordered(numbers: _Numbers, rows: _Rows, num_rows: int) -> tuple[_Numbers, NDArray[np.int64]]:
+def _ordered(numbers: _Numbers, rows: _Ids, num_rows: int) -> tuple[_Numbers, _Ids]:
     """The numbers of each row in falling order, filled up with zeros, and how many they are."""
     counts = np.bincount(rows, minlength=num_rows)
     first = counts.cumsum() - counts

@@ -205,7 +205,7 @@ def _keep(weights: Tensor, least: Tensor) -> None:
 
 def _cumulated(weights: Tensor) -> Tensor:
     """[rows, blocks]. In float64: a float32 sum over a vocabulary would be off by more than many a token weighs."""
-    return weights.unflatten(-1, (-1, BLOCK)).sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    return weights.view(len(weights), -1, BLOCK).sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
 
 
 def _pick(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
@@ -214,7 +214,7 @@ def _pick(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
     sought = numbers * cumulated[:, -1:]
     block = _place(cumulated, sought)
     sought -= pad(cumulated, (1, 0)).gather(-1, block)
-    within = weights.unflatten(-1, (-1, BLOCK))[torch.arange(len(draws), device=weights.device), block.squeeze(-1)]
+    within = weights.view(len(weights), -1, BLOCK)[torch.arange(len(draws), device=weights.device), block.squeeze(-1)]
     return (block * BLOCK + _place(within.double().cumsum(dim=-1), sought)).squeeze(-1)
 
 

@@ -82,8 +82,9 @@ class FastModel:
 
     def keep_in(self, pool: KVPool, tables: Tensor) -> Kept:
         """From now on the kernels keep keys and values in ``pool``, in an order of their own."""
-        positions = torch.arange(min(tables.shape[1] * pool.block_size, self.context_length))
-        cosines, sines = zip(*map(self._rotary, positions.split(POSITIONS_AT_ONCE)), strict=True)
+        end = min(tables.shape[1] * pool.block_size, self.context_length)
+        some = [torch.arange(at, min(at + POSITIONS_AT_ONCE, end)) for at in range(0, end, POSITIONS_AT_ONCE)]
+        cosines, sines = zip(*map(self._rotary, some), strict=True)
         return Kept(
             layers=tuple(map(self._attention, self._packed, self.layers, pool.matrices, repeat(pool.block_size))),
             tables=tables,
