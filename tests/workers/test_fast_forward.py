@@ -10,11 +10,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.workers.fast_support import CPU, FAMILY, Bench, make_fast
-from tests.workers.tiny_models import CONFIGS, save_tiny_model
+from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
 from workers.fast.assemble import NotFast, fast_model
 from workers.fast.decoder import FAMILY as KNOWN
 from workers.fast.step import PASS_ROWS
 from workers.model import load_model
+from workers.sampler import sample
 from workers.slots import Work
 from workers.weights import default_cache
 
@@ -102,6 +103,19 @@ def test_the_best_token_is_that_of_the_logits(tmp_path: Path) -> None:
     bench.break_numbers(0)
     broken = [Work(state=bench.states[0], start=299, length=1, emits=True), works[2]]
     assert bench.passes.best(broken)[1] == [None, int(logits[2].argmax())]
+
+
+def test_of_equal_tokens_the_first_is_the_best_in_the_head_and_among_logits(tmp_path: Path) -> None:
+    """Whether logits are written down depends on what the neighbours ask for, and must not decide a tie."""
+    plain = load_model(save_tiny_model(tmp_path, FAMILY["qwen2"]), CPU, torch.bfloat16)
+    words = plain.module.lm_head.weight.data
+    words[VOCAB_SIZE // 2 :] = words[: VOCAB_SIZE // 2]  # every token twice
+    model = fast_model(plain, block_size=16, cache=default_cache(), weights=torch.bfloat16, threads=1)
+    bench = Bench(tmp_path, model)
+    works = [Work(state=state, start=0, length=len(state.tokens), emits=True) for state in bench.states]
+    best = bench.passes.best(works)[1]
+    assert best == sample(bench.passes.emitted(works)[1], {})
+    assert all(token is not None and token < VOCAB_SIZE // 2 for token in best)
 
 
 def test_nothing_that_emits_gives_no_logits(tmp_path: Path) -> None:
