@@ -78,7 +78,8 @@ def _of_gateway(marks: Sequence[Mark]) -> dict[str, float]:
     first, last = marks[0], marks[-1]
     loop = between(first, last, "loop")
     layers = {f"gateway: {layer}": loop[layer] for layer in sorted(loop, key=lambda layer: -loop[layer])}
-    return layers | {"gateway: other threads": last.cpu_s - first.cpu_s - sum(loop.values())}
+    others_s = last.cpu_s - first.cpu_s - sum(loop.values())
+    return layers | {"gateway: other threads": max(0.0, others_s)}  # below by the moment between two readings
 
 
 def _engine_lines(spent: Mapping[str, float], of_full: Mapping[str, float]) -> Iterator[str]:
