@@ -148,18 +148,18 @@ private:
         Floats high = all(NOTHING);
         for (int vector = 0; vector < vectors; vector++) {
             const Floats these = read<Floats>(scores + vector * LANES);
-            high = these > high ? these : high;
+            high = larger(these, high);
         }
         const float most = std::max(most_[row], largest(high));
         if (most == NOTHING) {  // nothing that this query may see has come yet
             std::fill(weights_[row], weights_[row] + vectors * LANES, Number{});
             return;
         }
-        const float shrink = exponential(all(most_[row] - most))[0];
+        const float shrink = Numbers::exponential(all(most_[row] - most))[0];
         most_[row] = most;
         Floats total{};
         for (int vector = 0; vector < vectors; vector++) {
-            const Floats weights = exponential(read<Floats>(scores + vector * LANES) - most);
+            const Floats weights = Numbers::exponential(read<Floats>(scores + vector * LANES) - most);
             Numbers::store(weights_[row] + vector * LANES, weights);
             total += weights;
         }

@@ -18,7 +18,10 @@ constexpr int64_t WORTH_A_THREAD = 16384;  // numbers to work on: below, waking 
 
 int threads_for(int64_t numbers, int threads) { return numbers < WORTH_A_THREAD ? 1 : threads; }
 
-Floats silu(Floats gate) { return gate / (exponential(-gate) + 1.0f); }
+template <class Numbers>
+Floats silu(Floats gate) {
+    return gate / (Numbers::exponential(-gate) + 1.0f);
+}
 
 template <class Numbers>
 void normalise(const float* residual, const float* weight, typename Numbers::Number* out, int64_t rows, int64_t width,
@@ -141,13 +144,22 @@ void attend(const LayerAttention& layer, const StepAttention& step) {
 
 // --- what is done with the sums of a product ----------------------------------------------------------------------------
 
+// Calls act(0), act(1) and so on for `count` outputs. Mostly they are a whole panel, which makes vectors of the loop.
+template <class Act>
+inline void each(int64_t count, Act act) {
+    if (count == PANEL)
+        for (int64_t at = 0; at < PANEL; at++) act(at);
+    else
+        for (int64_t at = 0; at < count; at++) act(at);
+}
+
 template <class Numbers>
 void project(const Linear& linear, const void* input, void* out, int64_t rows, int threads) {
     using Number = typename Numbers::Number;
     apply<Numbers>(linear, static_cast<const Number*>(input), rows, threads,
                    [&](int64_t row, int64_t first, int64_t count, const float* sums) {
                        Number* to = static_cast<Number*>(out) + row * linear.outputs + first;
-                       for (int64_t at = 0; at < count; at++) to[at] = Numbers::store_one(sums[at]);
+                       each(count, [&](int64_t at) { to[at] = Numbers::store_one(sums[at]); });
                    });
 }
 
@@ -156,7 +168,7 @@ void project_add(const Linear& linear, const void* input, float* residual, int64
     apply<Numbers>(linear, static_cast<const typename Numbers::Number*>(input), rows, threads,
                    [&](int64_t row, int64_t first, int64_t count, const float* sums) {
                        float* to = residual + row * linear.outputs + first;
-                       for (int64_t at = 0; at < count; at++) to[at] += sums[at];
+                       each(count, [&](int64_t at) { to[at] += sums[at]; });
                    });
 }
 
@@ -164,17 +176,18 @@ void project_add(const Linear& linear, const void* input, float* residual, int64
 template <class Numbers>
 void project_gated(const Linear& linear, const void* input, void* out, int64_t rows, int64_t width, int threads) {
     using Number = typename Numbers::Number;
+    constexpr int HALF = PANEL / 2, LAST = HALF - LANES;  // two vectors, which overlap
+    static_assert(LAST > 0 && LAST <= LANES);
     apply<Numbers>(linear, static_cast<const Number*>(input), rows, threads,
                    [&](int64_t row, int64_t first, int64_t, const float* sums) {
-                       constexpr int HALF = PANEL / 2;
-                       float gated[2 * LANES] = {}, through[2 * LANES] = {};
-                       std::copy(sums, sums + HALF, gated);
-                       std::copy(sums + HALF, sums + PANEL, through);
-                       Number numbers[2 * LANES];
-                       for (int at = 0; at < 2 * LANES; at += LANES)
-                           Numbers::store(numbers + at, silu(read<Floats>(gated + at)) * read<Floats>(through + at));
+                       alignas(64) Number padded[HALF];
                        const int64_t begin = first / 2, count = std::min<int64_t>(HALF, width - begin);
-                       std::copy(numbers, numbers + count, static_cast<Number*>(out) + row * width + begin);
+                       Number* const to = static_cast<Number*>(out) + row * width + begin;
+                       Number* const numbers = count == HALF ? to : padded;
+                       for (const int at : {0, LAST})
+                           Numbers::store(numbers + at,
+                                          silu<Numbers>(read<Floats>(sums + at)) * read<Floats>(sums + HALF + at));
+                       if (numbers == padded) std::copy(padded, padded + count, to);
                    });
 }
 
@@ -188,11 +201,24 @@ struct Best {
     }
 };
 
-Best best_of(const float* sums, int64_t first, int64_t count) {
-    Best best;
-    for (int64_t at = 0; at < count; at++)
-        if (!(sums[at] <= best.value) && best.value == best.value) best = {sums[at], first + at};
-    return best;
+Best best_of(float* sums, int64_t first, int64_t count) {
+    constexpr Ints LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    constexpr int32_t NONE = -1;
+    std::fill(sums + count, sums + PANEL, NOTHING);
+    Floats high = all(NOTHING);
+    for (int at = 0; at < PANEL; at += LANES) high = larger(read<Floats>(sums + at), high);
+    const float most = largest(high);
+    Ints where = Ints{} + PANEL;
+    for (int at = PANEL - LANES; at >= 0; at -= LANES) {
+        const Floats these = read<Floats>(sums + at);
+        where = these == most ? LANE + at : where;
+    }
+    for (int at = 0; at < PANEL; at += LANES) {
+        const Floats these = read<Floats>(sums + at);
+        where = these != these ? Ints{} + NONE : where;
+    }
+    const int32_t found = smallest(where);
+    return found == NONE ? Best{NAN, NONE} : Best{most, first + found};
 }
 
 // The index of each row's largest output, the first of equals; -1 where there is a NaN or no finite maximum.
@@ -201,7 +227,7 @@ void project_best(const Linear& linear, const void* input, int64_t* chosen, int6
     const int64_t panels = (linear.outputs + PANEL - 1) / PANEL;
     std::vector<Best> found(rows * panels);
     apply<Numbers>(linear, static_cast<const typename Numbers::Number*>(input), rows, threads,
-                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
+                   [&](int64_t row, int64_t first, int64_t count, float* sums) {
                        found[row * panels + first / PANEL] = best_of(sums, first, count);
                    });
     for (int64_t row = 0; row < rows; row++) {

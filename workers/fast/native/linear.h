@@ -25,6 +25,7 @@ constexpr int ROWS_AT_ONCE = 2;
 #endif
 constexpr int64_t ROWS_PER_ITEM = 64;
 constexpr int64_t GROUPS_AHEAD = 8;
+constexpr int64_t FEW_ROWS = 4;  // so few are bound by memory alone, which streams best when asked for in order
 
 enum Kind : int64_t { FLOAT32, BFLOAT16, INT8 };
 
@@ -36,20 +37,33 @@ struct Linear {
     int64_t outputs, width, kind;
 };
 
+// Where rows are many the arithmetic takes longer than the memory, which goes idle. So while a thread multiplies rows by one
+// panel it asks for the panel that it is likely to take next, into the second-level cache: PANEL_VECTORS lines at `line`
+// and on, once in `every` groups of the width.
+struct Ahead {
+    const char* line;
+    int64_t every;
+};
+
 template <class Numbers, int ROWS>
-void multiply(const typename Numbers::Number* input, int64_t width, const typename Numbers::Number* panel,
+void multiply(const typename Numbers::Number* input, int64_t width, const typename Numbers::Number* panel, Ahead ahead,
               float (*tile)[PANEL]) {
     Floats sums[ROWS][PANEL_VECTORS] = {};
     constexpr int GROUP = Numbers::GROUP, STRIDE = PANEL * GROUP;
-    for (int64_t at = 0; at < width; at += GROUP, panel += STRIDE) {
-        for (int vector = 0; vector < PANEL_VECTORS; vector++)
-            __builtin_prefetch(panel + GROUPS_AHEAD * STRIDE + vector * LANES * GROUP);
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; row++)
-#pragma GCC unroll 3
+    for (int64_t begin = 0; begin < width; begin += ahead.every * GROUP) {
+        for (int vector = 0; vector < PANEL_VECTORS; vector++) __builtin_prefetch(ahead.line + vector * 64, 0, 2);
+        ahead.line += PANEL_VECTORS * 64;
+        const int64_t end = std::min(width, begin + ahead.every * GROUP);
+        for (int64_t at = begin; at < end; at += GROUP, panel += STRIDE) {
             for (int vector = 0; vector < PANEL_VECTORS; vector++)
-                sums[row][vector] =
-                    Numbers::dot(sums[row][vector], panel + vector * LANES * GROUP, input + row * width + at);
+                __builtin_prefetch(panel + GROUPS_AHEAD * STRIDE + vector * LANES * GROUP);
+#pragma GCC unroll 8
+            for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 3
+                for (int vector = 0; vector < PANEL_VECTORS; vector++)
+                    sums[row][vector] =
+                        Numbers::dot(sums[row][vector], panel + vector * LANES * GROUP, input + row * width + at);
+        }
     }
     for (int row = 0; row < ROWS; row++)
         for (int vector = 0; vector < PANEL_VECTORS; vector++) write(tile[row] + vector * LANES, sums[row][vector]);
@@ -57,11 +71,11 @@ void multiply(const typename Numbers::Number* input, int64_t width, const typena
 
 template <class Numbers, int ROWS = ROWS_AT_ONCE>
 void multiply_some(int64_t rows, const typename Numbers::Number* input, int64_t width,
-                   const typename Numbers::Number* panel, float (*tile)[PANEL]) {
+                   const typename Numbers::Number* panel, Ahead ahead, float (*tile)[PANEL]) {
     if (rows == ROWS)
-        multiply<Numbers, ROWS>(input, width, panel, tile);
+        multiply<Numbers, ROWS>(input, width, panel, ahead, tile);
     else if constexpr (ROWS > 1)
-        multiply_some<Numbers, ROWS - 1>(rows, input, width, panel, tile);
+        multiply_some<Numbers, ROWS - 1>(rows, input, width, panel, ahead, tile);
 }
 
 // The panel of `linear` that starts at output `first`, as Numbers; `scratch` has room for one.
@@ -80,6 +94,15 @@ const typename Numbers::Number* panel_of(const Linear& linear, int64_t first, ty
         }
     }
     return static_cast<const typename Numbers::Number*>(linear.weight) + first * linear.width;
+}
+
+// What the pass `pass` of `passes` over the rows asks for of the panel `next`: its share of it, spread over its groups.
+template <class Numbers>
+Ahead ahead_of(const Linear& linear, int64_t next, int64_t pass, int64_t passes) {
+    const int64_t size = linear.kind == INT8 ? sizeof(int8_t) : sizeof(typename Numbers::Number);
+    const int64_t bytes = PANEL * linear.width * size;
+    const int64_t groups_of_lines = sizeof(typename Numbers::Number) / size;  // PANEL_VECTORS lines are so many groups
+    return {static_cast<const char*>(linear.weight) + next * bytes + pass * bytes / passes, passes * groups_of_lines};
 }
 
 // Scales and biases, where there are some.
@@ -101,9 +124,12 @@ void apply(const Linear& linear, const typename Numbers::Number* input, int64_t 
         const int64_t first = item / blocks * PANEL, count = std::min<int64_t>(PANEL, linear.outputs - first);
         const int64_t begin = item % blocks * ROWS_PER_ITEM, end = std::min(begin + ROWS_PER_ITEM, rows);
         const auto* panel = panel_of<Numbers>(linear, first, scratch.data());
+        const int64_t passes = (end - begin + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, next = (item + threads) / blocks;
         for (int64_t row = begin; row < end; row += ROWS_AT_ONCE) {
             const int64_t some = std::min<int64_t>(ROWS_AT_ONCE, end - row);
-            multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, tile);
+            const Ahead ahead = end - begin < FEW_ROWS ? Ahead{reinterpret_cast<const char*>(panel), linear.width}
+                                                       : ahead_of<Numbers>(linear, next, (row - begin) / ROWS_AT_ONCE, passes);
+            multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, ahead, tile);
             for (int64_t one = 0; one < some; one++) {
                 finish(linear, first, count, tile[one]);
                 take(row + one, first, count, tile[one]);
