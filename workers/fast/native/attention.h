@@ -128,10 +128,11 @@ private:
 #pragma GCC unroll 2
             for (int one = 0; one < VECTORS; one++) {
                 __builtin_prefetch(ahead_[vector + one].keys + offset, 0, 2);
+                const auto keys = Numbers::groups(here_[vector + one].keys + offset);
 #pragma GCC unroll 6
                 for (int some = 0; some < ROWS; some++)
                     sums[one][some] =
-                        Numbers::dot(sums[one][some], here_[vector + one].keys + offset, queries_[row + some] + at);
+                        Numbers::dot(sums[one][some], keys, queries_[row + some] + at);
             }
         for (int one = 0; one < VECTORS; one++)
             for (int some = 0; some < ROWS; some++)
@@ -194,7 +195,7 @@ private:
                 for (int some = 0; some < ROWS; some++)
 #pragma GCC unroll 4
                     for (int one = 0; one < WIDTH; one++)
-                        sums[some][one] = Numbers::dot(sums[some][one], values + one * LANES * GROUP,
+                        sums[some][one] = Numbers::dot(sums[some][one], Numbers::groups(values + one * LANES * GROUP),
                                                        weights_[row + some] + vector * LANES + key);
             }
         for (int some = 0; some < ROWS; some++)

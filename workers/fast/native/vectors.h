@@ -97,8 +97,13 @@ struct Float32 {
                power_of_two(rounded_off);
     }
 
-    // One group of sixteen outputs at `weights`, times the one at `input`.
-    static Floats dot(Floats sums, const float* weights, const float* input) { return sums + load(weights) * *input; }
+    // Of sixteen outputs one group each.
+    using Groups = Floats;
+
+    static Groups groups(const float* weights) { return load(weights); }
+
+    // Adds the product of each with the one group at `input`.
+    static Floats dot(Floats sums, Groups weights, const float* input) { return sums + weights * *input; }
 };
 
 struct Bfloat16 {
@@ -133,9 +138,18 @@ struct Bfloat16 {
 #ifdef __AVX512BF16__
     static void store(uint16_t* to, Floats vector) { write(to, _mm512_cvtneps_pbh((__m512)vector)); }
 
-    static Floats dot(Floats sums, const uint16_t* weights, const uint16_t* input) {
-        const auto pair = (__m512bh)_mm512_set1_epi32(read<int32_t>(input));
-        return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_loadu_si512(weights), pair);
+    using Groups = __m512bh;
+
+    static Groups groups(const uint16_t* weights) { return (__m512bh)_mm512_loadu_si512(weights); }
+
+    static Groups groups(const int8_t* weights) { return _mm512_cvtne2ps_pbh(floats(weights + LANES), floats(weights)); }
+
+    static __m512 floats(const int8_t* weights) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights))));
+    }
+
+    static Floats dot(Floats sums, Groups weights, const uint16_t* input) {
+        return (Floats)_mm512_dpbf16_ps((__m512)sums, weights, (__m512bh)_mm512_set1_epi32(read<int32_t>(input)));
     }
 #else
     static void store(uint16_t* to, Floats vector) {
@@ -144,9 +158,21 @@ struct Bfloat16 {
         write(to, __builtin_convertvector(vector != vector ? Bits{} + 0x7fc0 : rounded, Halves));
     }
 
-    static Floats dot(Floats sums, const uint16_t* weights, const uint16_t* input) {
-        const Bits pairs = read<Bits>(weights);
-        const Floats first = (Floats)(pairs << 16), second = (Floats)(pairs & 0xffff0000u);
+    using Groups = Bits;
+
+    static Groups groups(const uint16_t* weights) { return read<Bits>(weights); }
+
+    static Groups groups(const int8_t* weights) {
+        uint16_t numbers[2 * LANES];
+        for (int at = 0; at < 2 * LANES; at += LANES) {
+            const auto shorts = __builtin_convertvector(read<Bytes>(weights + at), Shorts);  // g++ makes no step of four
+            store(numbers + at, __builtin_convertvector(__builtin_convertvector(shorts, Ints), Floats));
+        }
+        return groups(numbers);
+    }
+
+    static Floats dot(Floats sums, Groups weights, const uint16_t* input) {
+        const Floats first = (Floats)(weights << 16), second = (Floats)(weights & 0xffff0000u);
         return sums + first * load_one(input[0]) + second * load_one(input[1]);
     }
 #endif
