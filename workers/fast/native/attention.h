@@ -15,7 +15,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "vectors.h"
@@ -25,7 +24,6 @@ constexpr int STRIP_VECTORS = STRIP / LANES;
 constexpr int MOST_ROWS = 48;  // of a tile: its scores and weights stay within the first-level cache
 constexpr int MOST_DIM = 256;
 constexpr int ROWS_TOGETHER = 6;
-constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // Mirrored by TILE_FIELDS in step.py. `count` queries from row `row` of the step on; the first stands at `position`.
 struct Tile {

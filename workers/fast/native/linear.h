@@ -26,6 +26,7 @@ constexpr int ROWS_AT_ONCE = 2;
 #endif
 constexpr int64_t ROWS_PER_ITEM = 64;
 constexpr int64_t GROUPS_AHEAD = 8;
+constexpr int64_t LINE = 64;  // bytes
 constexpr int64_t FEW_ROWS = 4;  // so few are bound by memory alone, which streams best when asked for in order
 
 enum Kind : int64_t { FLOAT32, BFLOAT16, INT8 };
@@ -52,8 +53,8 @@ void multiply(const typename Numbers::Number* input, int64_t width, const Weight
     Floats sums[ROWS][PANEL_VECTORS] = {};
     constexpr int GROUP = Numbers::GROUP, STRIDE = PANEL * GROUP;
     for (int64_t begin = 0; begin < width; begin += ahead.every * GROUP) {
-        for (int vector = 0; vector < PANEL_VECTORS; vector++) __builtin_prefetch(ahead.line + vector * 64, 0, 2);
-        ahead.line += PANEL_VECTORS * 64;
+        for (int vector = 0; vector < PANEL_VECTORS; vector++) __builtin_prefetch(ahead.line + vector * LINE, 0, 2);
+        ahead.line += PANEL_VECTORS * LINE;
         const int64_t end = std::min(width, begin + ahead.every * GROUP);
         for (int64_t at = begin; at < end; at += GROUP, panel += STRIDE) {
             for (int vector = 0; vector < PANEL_VECTORS; vector++)
@@ -113,6 +114,13 @@ inline void finish(const Linear& linear, int64_t first, int64_t count, float* su
         for (int64_t at = 0; at < count; at++) sums[at] += linear.bias[first + at];
 }
 
+// Asks for the lines of a panel's outputs before they are written.
+template <class Out>
+void will_write(const Out* to) {
+    const char* line = reinterpret_cast<const char*>(to);
+    for (int64_t at = 0; at < static_cast<int64_t>(PANEL * sizeof(Out)); at += LINE) __builtin_prefetch(line + at, 1, 2);
+}
+
 // What one thread takes at a time: some rows by one panel.
 struct Item {
     int64_t first, count;  // outputs
@@ -120,27 +128,29 @@ struct Item {
     int64_t next;          // the panel that this thread is likely to take after this one
 };
 
-template <class Numbers, class Weight, class Take>
+template <class Numbers, class Weight, class Sink>
 void multiply_item(const Linear& linear, const typename Numbers::Number* input, const Item& item, const Weight* panel,
-                   Take take) {
+                   Sink& sink) {
     alignas(64) float tile[ROWS_AT_ONCE][PANEL];
     const int64_t passes = (item.end - item.begin + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     for (int64_t pass = 0; pass < passes; pass++) {
         const int64_t row = item.begin + pass * ROWS_AT_ONCE, some = std::min<int64_t>(ROWS_AT_ONCE, item.end - row);
         const Ahead ahead = item.end - item.begin < FEW_ROWS ? Ahead{reinterpret_cast<const char*>(panel), linear.width}
                                                              : ahead_of<Numbers>(linear, item.next, pass, passes);
+        for (int64_t one = 0; one < some; one++) will_write(sink.place(row + one, item.first));
         multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, ahead, tile);
         for (int64_t one = 0; one < some; one++) {
             finish(linear, item.first, item.count, tile[one]);
-            take(row + one, item.first, item.count, tile[one]);
+            sink.take(row + one, item.first, item.count, tile[one]);
         }
     }
 }
 
-// Calls `take(row, first, count, sums)` with `count` finished sums of a row, the outputs from `first` on.
-template <class Numbers, class Take>
-void apply(const Linear& linear, const typename Numbers::Number* input, int64_t rows, int threads, Take take) {
+// All products of `inputs` [rows, width], given to the sink (see sinks.h).
+template <class Numbers, class Sink>
+void apply(const Linear& linear, const void* inputs, int64_t rows, int threads, Sink&& sink) {
     using Number = typename Numbers::Number;
+    const auto* input = static_cast<const Number*>(inputs);
     const int64_t panels = (linear.outputs + PANEL - 1) / PANEL, blocks = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
     team().share(panels * blocks, threads, [&](int64_t number) {
         const int64_t first = number / blocks * PANEL, begin = number % blocks * ROWS_PER_ITEM;
@@ -149,12 +159,12 @@ void apply(const Linear& linear, const typename Numbers::Number* input, int64_t 
         if constexpr (std::is_same_v<Numbers, Bfloat16>)
             if (linear.kind == INT8) {
                 const auto* panel = panel_of<int8_t>(linear, first);
-                if (item.end - item.begin <= ROWS_AT_ONCE) return multiply_item<Numbers>(linear, input, item, panel, take);
+                if (item.end - item.begin <= ROWS_AT_ONCE) return multiply_item<Numbers>(linear, input, item, panel, sink);
                 static thread_local std::vector<uint16_t> scratch;
                 scratch.resize(PANEL * linear.width);
                 widen(panel, PANEL * linear.width, scratch.data());
-                return multiply_item<Numbers>(linear, input, item, scratch.data(), take);
+                return multiply_item<Numbers>(linear, input, item, scratch.data(), sink);
             }
-        multiply_item<Numbers>(linear, input, item, panel_of<Number>(linear, first), take);
+        multiply_item<Numbers>(linear, input, item, panel_of<Number>(linear, first), sink);
     });
 }

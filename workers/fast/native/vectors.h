@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
 
 constexpr int LANES = 16;
+constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
