@@ -30,7 +30,10 @@ void normalise(const float* residual, const float* weight, typename Numbers::Num
         float total = sum(squares);
         for (; at < width; at++) total += from[at] * from[at];
         const float factor = 1 / std::sqrt(total / width + epsilon);
-        for (at = 0; at < width; at++) out[row * width + at] = Numbers::store_one(from[at] * factor * weight[at]);
+        typename Numbers::Number* to = out + row * width;
+        for (at = 0; at + LANES <= width; at += LANES)
+            Numbers::store(to + at, read<Floats>(from + at) * factor * read<Floats>(weight + at));
+        for (; at < width; at++) to[at] = Numbers::store_one(from[at] * factor * weight[at]);
     });
 }
 
