@@ -71,10 +71,14 @@ constexpr float LOG2_E = 1.44269504088896341f;
 
 inline Floats power_of_two(Floats rounded_off) { return (Floats)(((Ints)rounded_off << 23) + 0x3f800000); }
 
-inline Floats clamped(Floats x, float low, float high) { return x < low ? all(low) : (x > high ? all(high) : x); }
+inline Floats clamped(Floats x, float low, float high) {
+    x = all(low) > x ? all(low) : x;
+    return all(high) < x ? all(high) : x;
+}
 
-inline Floats polynomial(Floats x, std::initializer_list<float> factors) {
-    Floats value{};
+// The highest power's factor first.
+inline Floats polynomial(Floats x, float highest, std::initializer_list<float> factors) {
+    Floats value = all(highest);
     for (const float factor : factors) value = value * x + factor;
     return value;
 }
@@ -95,7 +99,7 @@ struct Float32 {
         const Floats clipped = clamped(x, -88.0f, 88.0f);
         const Floats rounded_off = clipped * LOG2_E + ROUNDS_OFF, whole = rounded_off - ROUNDS_OFF;
         const Floats rest = clipped - whole * 0.693359375f + whole * 2.12194440e-4f;  // ln 2 in two parts
-        return polynomial(rest, {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) *
+        return polynomial(rest, 1.0f / 5040, {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) *
                power_of_two(rounded_off);
     }
 
@@ -132,9 +136,8 @@ struct Bfloat16 {
     // e to the power of x within 5e-5 of it, a fortieth of what rounding to bfloat16 may add; 0 and NaN as above.
     static Floats exponential(Floats x) {
         const Floats power = clamped(x * LOG2_E, -127.0f, 127.0f);
-        const Floats rounded_off = power + ROUNDS_OFF;
-        return polynomial(power - (rounded_off - ROUNDS_OFF), {9.618129e-3f, 5.550411e-2f, 2.402265e-1f, 6.931472e-1f, 1.0f}) *
-               power_of_two(rounded_off);
+        const Floats rounded_off = power + ROUNDS_OFF, rest = power - (rounded_off - ROUNDS_OFF);
+        return polynomial(rest, 9.618129e-3f, {5.550411e-2f, 2.402265e-1f, 6.931472e-1f, 1.0f}) * power_of_two(rounded_off);
     }
 
 #ifdef __AVX512BF16__
