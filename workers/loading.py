@@ -39,6 +39,8 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
     if settings.deterministic:
         check_no_experts(plain)
     model = choose_forward(plain, settings, progress)
+    if isinstance(model, FastModel):
+        torch.set_num_threads(1)  # its kernels share work by themselves; torch's teams wait for a core that is busy
     context_length = _allowed_context(model, settings.max_model_len)
     is_overlapping = device.type == "cuda" and not settings.deterministic
     gpu = prepare(plain, settings, context_length, progress) if is_overlapping else None

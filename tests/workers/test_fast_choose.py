@@ -41,6 +41,15 @@ def test_both_forwards_generate_the_same_and_the_log_says_which_computes(tmp_pat
     assert any("transformers' own forward: --forward generic" in line for line in generic)
 
 
+def test_beside_the_kernels_torch_computes_on_one_thread(tmp_path: Path) -> None:
+    """Its teams wait for each other in every small operation, and for a core that a gateway keeps busy."""
+    folder = save_tiny_model(tmp_path, LLAMA)
+    said(folder, threads=2)
+    assert torch.get_num_threads() == 1
+    said(folder, threads=2, forward="generic")
+    assert torch.get_num_threads() == 2
+
+
 def test_where_kernels_cannot_be_built_transformers_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slim image has no compiler; a start that fails for that would be worse than a slower one."""
 
