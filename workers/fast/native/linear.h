@@ -36,6 +36,19 @@ struct Linear {
     int64_t outputs, width, kind;
 };
 
+// The panel that this thread probably multiplies next. It is asked for while this one is computed, into the second-level
+// cache, which takes more requests at a time: `lines` of it from `line` on at each step of tiles.
+struct Ahead {
+    const char* line;
+    int64_t lines;
+
+    void ask() {
+        for (const char* const end = line + lines * LINE; line < end; line += LINE) __builtin_prefetch(line, 0, 2);
+    }
+
+    static constexpr int64_t LINE = 64;
+};
+
 template <class Numbers, int ROWS>
 void multiply(const typename Numbers::Number* input, int64_t width, const typename Numbers::Number* panel,
               float (*tile)[PANEL]) {
@@ -64,6 +77,18 @@ void multiply_some(int64_t rows, const typename Numbers::Number* input, int64_t 
         multiply_some<Numbers, ROWS - 1>(rows, input, width, panel, tile);
 }
 
+// What multiplies: up to ROWS rows by a panel, on one thread. In vectors here; linear_tiles.h has another.
+template <class Numbers>
+struct LinearVectors {
+    static constexpr int64_t ROWS = ROWS_AT_ONCE;
+
+    // `sums` [rows] of the `rows` of `input`.
+    void multiply(int64_t rows, const typename Numbers::Number* input, int64_t width,
+                  const typename Numbers::Number* panel, Ahead, float (*sums)[PANEL]) {
+        multiply_some<Numbers>(rows, input, width, panel, sums);
+    }
+};
+
 // The panel of `linear` that starts at output `first`, as Numbers; `scratch` has room for one.
 template <class Numbers>
 const typename Numbers::Number* panel_of(const Linear& linear, int64_t first, typename Numbers::Number* scratch) {
@@ -91,23 +116,32 @@ inline void finish(const Linear& linear, int64_t first, int64_t count, float* su
 }
 
 // Calls `take(row, first, count, sums)` with `count` finished sums of a row, the outputs from `first` on.
-template <class Numbers, class Take>
-void apply(const Linear& linear, const typename Numbers::Number* input, int64_t rows, int threads, Take take) {
+template <class Numbers, class Products, class Take>
+void apply_by(const Linear& linear, const typename Numbers::Number* input, int64_t rows, int threads, Take take) {
+    using Number = typename Numbers::Number;
     const int64_t panels = (linear.outputs + PANEL - 1) / PANEL, blocks = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-    team().share(panels * blocks, threads, [&](int64_t item) {
-        static thread_local std::vector<typename Numbers::Number> scratch;
+    const int64_t panel_bytes = PANEL * linear.width * (linear.kind == INT8 ? 1 : sizeof(Number));
+    const auto multiply_item = [&](Products& products, int64_t item) {
+        static thread_local std::vector<Number> scratch;
         if (linear.kind == INT8) scratch.resize(PANEL * linear.width);
-        alignas(64) float tile[ROWS_AT_ONCE][PANEL];
+        alignas(64) float tile[Products::ROWS][PANEL];
         const int64_t first = item / blocks * PANEL, count = std::min<int64_t>(PANEL, linear.outputs - first);
         const int64_t begin = item % blocks * ROWS_PER_ITEM, end = std::min(begin + ROWS_PER_ITEM, rows);
+        const int64_t passes = (end - begin + Products::ROWS - 1) / Products::ROWS;
+        const int64_t steps_bytes = passes * ((linear.width + 31) / 32) * Ahead::LINE;
         const auto* panel = panel_of<Numbers>(linear, first, scratch.data());
-        for (int64_t row = begin; row < end; row += ROWS_AT_ONCE) {
-            const int64_t some = std::min<int64_t>(ROWS_AT_ONCE, end - row);
-            multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, tile);
+        const char* next = static_cast<const char*>(linear.weight) + (item + threads) / blocks * panel_bytes;
+        for (int64_t row = begin; row < end; row += Products::ROWS, next += panel_bytes / passes) {
+            const int64_t some = std::min<int64_t>(Products::ROWS, end - row);
+            const Ahead ahead{next, (panel_bytes + steps_bytes - 1) / steps_bytes};
+            products.multiply(some, input + row * linear.width, linear.width, panel, ahead, tile);
             for (int64_t one = 0; one < some; one++) {
                 finish(linear, first, count, tile[one]);
                 take(row + one, first, count, tile[one]);
             }
         }
+    };
+    team().share_joined(panels * blocks, threads, [&] {
+        return [&, products = Products()](int64_t item) mutable { multiply_item(products, item); };
     });
 }
