@@ -89,21 +89,22 @@ private:
 
     template <int ROW_TILES, int COLUMNS>
     void score_keys(const Strip<Number>& strip, int first, int64_t begin, int64_t end, float* scores) {
-        const int64_t numbers = heads_.block_size * 2;  // from one pair of the keys' to the next
+        const int64_t dim = heads_.dim, numbers = heads_.block_size * 2;  // from one pair of the keys' to the next
+        const int pairs = key_pairs_;
+        const Place<Number>*const here = strip.here + first, *const ahead = strip.ahead + first;
         tiles::each<ROW_TILES * COLUMNS>([](auto sums) { tiles::zero<sums()>(); });
-        for (int64_t pair = 0; pair < heads_.dim / 2; pair += key_pairs_)
-            tiles::each<COLUMNS>([&](auto column) {
-                const int64_t offset = strip.head + pair * numbers;
-                ask(strip.ahead[first + column()].keys + offset, numbers, key_pairs_);
-                tiles::load<KEYS>(strip.here[first + column()].keys + offset, numbers * sizeof(Number));
-                tiles::each<ROW_TILES>([&](auto tile) {
-                    const int64_t row = first_of<ROW_TILES>(tile(), begin, end);
+        for (int64_t pair = 0, offset = strip.head; pair < dim / 2; pair += pairs, offset += pairs * numbers)
+            tiles::each<COLUMNS>([=, this](auto column) {
+                ask(ahead[column()].keys + offset, numbers, pairs);
+                tiles::load<KEYS>(here[column()].keys + offset, numbers * sizeof(Number));
+                tiles::each<ROW_TILES>([=, this](auto tile) {
+                    const Number* queries = queries_ + first_of<ROW_TILES>(tile(), begin, end) * dim;
                     if constexpr (ROW_TILES > 1 || column() == 0)
-                        tiles::load<QUERIES>(queries_ + row * heads_.dim + 2 * pair, heads_.dim * sizeof(Number));
+                        tiles::load<QUERIES>(queries + 2 * pair, dim * sizeof(Number));
                     tiles::dot<tile() * COLUMNS + column(), QUERIES, KEYS>();
                 });
             });
-        tiles::each<ROW_TILES * COLUMNS>([&](auto sums) {
+        tiles::each<ROW_TILES * COLUMNS>([=, this](auto sums) {
             const int64_t row = first_of<ROW_TILES>(sums() / COLUMNS, begin, end);
             tiles::store<sums()>(scores + row * STRIP + (first + sums() % COLUMNS) * LANES, STRIP * sizeof(float));
         });
@@ -112,24 +113,27 @@ private:
     template <int ROW_TILES, int COLUMNS>
     void add_dimensions(const Strip<Number>& strip, int64_t at, int64_t begin, int64_t end, const Number* weights,
                         float* to) {
-        const auto place = [&](int sums) {
-            return to + first_of<ROW_TILES>(sums / COLUMNS, begin, end) * heads_.dim + at + sums % COLUMNS * LANES;
+        const int64_t dim = heads_.dim, numbers = dim * 2, stride = dim * sizeof(float);
+        const int pairs = value_pairs_, vectors = strip.vectors;
+        const auto place = [=, this](int sums) {
+            return to + first_of<ROW_TILES>(sums / COLUMNS, begin, end) * dim + at + sums % COLUMNS * LANES;
         };
-        const int64_t numbers = heads_.dim * 2, stride = heads_.dim * sizeof(float);
-        tiles::each<ROW_TILES * COLUMNS>([&](auto sums) { tiles::load<sums()>(place(sums()), stride); });
-        for (int vector = 0; vector < strip.vectors; vector += 2 * value_pairs_ / LANES)
-            tiles::each<COLUMNS>([&](auto column) {
-                const int64_t offset = strip.head + 2 * (at + column() * LANES);
-                ask(strip.ahead[vector].values + offset, numbers, value_pairs_);
-                tiles::load<VALUES>(strip.here[vector].values + offset, numbers * sizeof(Number));
-                tiles::each<ROW_TILES>([&](auto tile) {
+        const int64_t first = strip.head + 2 * at;
+        const Place<Number>*const here = strip.here, *const ahead = strip.ahead;
+        tiles::each<ROW_TILES * COLUMNS>([=](auto sums) { tiles::load<sums()>(place(sums()), stride); });
+        for (int vector = 0; vector < vectors; vector += 2 * pairs / LANES)
+            tiles::each<COLUMNS>([=, this](auto column) {
+                const int64_t offset = first + column() * 2 * LANES;
+                ask(ahead[vector].values + offset, numbers, pairs);
+                tiles::load<VALUES>(here[vector].values + offset, numbers * sizeof(Number));
+                tiles::each<ROW_TILES>([=, this](auto tile) {
                     const int64_t row = first_of<ROW_TILES>(tile(), begin, end);
                     if constexpr (ROW_TILES > 1 || column() == 0)
                         tiles::load<WEIGHTS>(weights + row * STRIP + vector * LANES, STRIP * sizeof(Number));
                     tiles::dot<tile() * COLUMNS + column(), WEIGHTS, VALUES>();
                 });
             });
-        tiles::each<ROW_TILES * COLUMNS>([&](auto sums) { tiles::store<sums()>(place(sums()), stride); });
+        tiles::each<ROW_TILES * COLUMNS>([=](auto sums) { tiles::store<sums()>(place(sums()), stride); });
     }
 
     const Heads<Bfloat16>& heads_;

@@ -93,11 +93,14 @@ inline void dot() {
 namespace tiles {
 
 // act(0), act(1) and so on to `NUM` of them, as constants: the number of a register is part of an instruction.
+template <class Act, int... NUMBERS>
+[[gnu::always_inline]] inline void each_of(Act act, std::integer_sequence<int, NUMBERS...>) {
+    (act(std::integral_constant<int, NUMBERS>{}), ...);
+}
+
 template <int NUM, class Act>
-inline void each(Act act) {
-    [&]<int... NUMBERS>(std::integer_sequence<int, NUMBERS...>) {
-        (act(std::integral_constant<int, NUMBERS>{}), ...);
-    }(std::make_integer_sequence<int, NUM>{});
+[[gnu::always_inline]] inline void each(Act act) {
+    each_of(act, std::make_integer_sequence<int, NUM>{});
 }
 
 // The tiles of a thread, from the first shapes that it wants on.
