@@ -47,7 +47,7 @@ struct alignas(64) Shapes {
 #if defined(TILES_STAND_IN)
 #define HAVE_TILES 1
 #include TILES_STAND_IN
-#elif defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
+#elif defined(__linux__) && (defined(__AMX_BF16__) || defined(__AMXBF16__))  // as g++ and as some clang++ call it
 #define HAVE_TILES 1
 #include <sys/syscall.h>
 #include <unistd.h>
