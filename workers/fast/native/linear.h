@@ -25,6 +25,7 @@ constexpr int ROWS_AT_ONCE = 2;
 #endif
 constexpr int64_t ROWS_PER_ITEM = 64;
 constexpr int64_t GROUPS_AHEAD = 8;
+constexpr int64_t LINE = 64;  // bytes
 
 enum Kind : int64_t { FLOAT32, BFLOAT16, INT8 };
 
@@ -36,17 +37,11 @@ struct Linear {
     int64_t outputs, width, kind;
 };
 
-// The panel that this thread probably multiplies next. It is asked for while this one is computed, into the second-level
-// cache, which takes more requests at a time: `lines` of it from `line` on at each step of tiles.
+// What to ask for while one panel is multiplied: the one that this thread is likely to take next, into the second-level
+// cache, which takes more requests at a time. PANEL_VECTORS lines at `line` and on, once in `every` groups of the width.
 struct Ahead {
     const char* line;
-    int64_t lines;
-
-    void ask() {
-        for (const char* const end = line + lines * LINE; line < end; line += LINE) __builtin_prefetch(line, 0, 2);
-    }
-
-    static constexpr int64_t LINE = 64;
+    int64_t every;
 };
 
 template <class Numbers, int ROWS>
@@ -128,12 +123,11 @@ void apply_by(const Linear& linear, const typename Numbers::Number* input, int64
         const int64_t first = item / blocks * PANEL, count = std::min<int64_t>(PANEL, linear.outputs - first);
         const int64_t begin = item % blocks * ROWS_PER_ITEM, end = std::min(begin + ROWS_PER_ITEM, rows);
         const int64_t passes = (end - begin + Products::ROWS - 1) / Products::ROWS;
-        const int64_t steps_bytes = passes * ((linear.width + 31) / 32) * Ahead::LINE;
         const auto* panel = panel_of<Numbers>(linear, first, scratch.data());
         const char* next = static_cast<const char*>(linear.weight) + (item + threads) / blocks * panel_bytes;
         for (int64_t row = begin; row < end; row += Products::ROWS, next += panel_bytes / passes) {
             const int64_t some = std::min<int64_t>(Products::ROWS, end - row);
-            const Ahead ahead{next, (panel_bytes + steps_bytes - 1) / steps_bytes};
+            const Ahead ahead{next, linear.kind == INT8 ? 2 * passes : passes};
             products.multiply(some, input + row * linear.width, linear.width, panel, ahead, tile);
             for (int64_t one = 0; one < some; one++) {
                 finish(linear, first, count, tile[one]);

@@ -45,14 +45,13 @@ private:
     void multiply_rows(int64_t rows, const uint16_t* input, int64_t width, const uint16_t* panel, Ahead ahead,
                        float (*sums)[PANEL]) {
         const int64_t last = rows - std::min<int64_t>(rows, tiles::ROWS), whole = width / STEP * STEP;
+        const Asked asked{ahead.line, tiles::ROWS / ahead.every};
         zero<ROW_TILES>();
-        for (int64_t at = 0; at < whole; at += STEP) {
-            ahead.ask();
-            step<ROW_TILES>(input + at, last * width, width * sizeof *input, panel + at * PANEL);
-        }
+        for (int64_t at = 0; at < whole; at += STEP)
+            step<ROW_TILES>(input + at, last * width, width * sizeof *input, panel + at * PANEL, asked.at(at / STEP));
         if (whole < width) {
             keep_tail(rows, input + whole, width, panel + whole * PANEL, width - whole);
-            step<ROW_TILES>(inputs_, last * STEP, STEP * sizeof *inputs_, weights_);
+            step<ROW_TILES>(inputs_, last * STEP, STEP * sizeof *inputs_, weights_, asked.at(whole / STEP));
         }
         store<ROW_TILES>(sums, last);
     }
@@ -63,21 +62,33 @@ private:
         if constexpr (ROW_TILES == 2) tiles::zero<3>(), tiles::zero<4>(), tiles::zero<5>();
     }
 
+    // Of the panel ahead so many lines with each product of the first row tile.
+    struct Asked {
+        const char* line;
+        int64_t lines;
+
+        Asked at(int64_t step) const { return {line + step * PANEL_VECTORS * lines * LINE, lines}; }
+
+        void ask(int vector) const {
+            for (int64_t one = vector * lines; one < (vector + 1) * lines; one++) __builtin_prefetch(line + one * LINE, 0, 2);
+        }
+    };
+
     // 32 of the width. The second row tile begins `last` numbers after the first.
     template <int ROW_TILES>
-    static void step(const uint16_t* input, int64_t last, int64_t stride, const uint16_t* panel) {
-        constexpr int64_t NEXT = 2 * LANES;  // numbers from one tile of weights to the one beside it
+    static void step(const uint16_t* input, int64_t last, int64_t stride, const uint16_t* panel, Asked asked) {
+        const uint16_t *second = panel + 2 * LANES, *third = panel + 4 * LANES;
         tiles::load<INPUTS>(input, stride);
         if constexpr (ROW_TILES == 1) {
-            tiles::load<3>(panel, PAIRS_BYTES), tiles::dot<0, INPUTS, 3>();
-            tiles::load<4>(panel + NEXT, PAIRS_BYTES), tiles::dot<1, INPUTS, 4>();
-            tiles::load<5>(panel + 2 * NEXT, PAIRS_BYTES), tiles::dot<2, INPUTS, 5>();
+            asked.ask(0), tiles::load<3>(panel, PAIRS_BYTES), tiles::dot<0, INPUTS, 3>();
+            asked.ask(1), tiles::load<4>(second, PAIRS_BYTES), tiles::dot<1, INPUTS, 4>();
+            asked.ask(2), tiles::load<5>(third, PAIRS_BYTES), tiles::dot<2, INPUTS, 5>();
         } else {
-            tiles::load<WEIGHTS>(panel, PAIRS_BYTES), tiles::dot<0, INPUTS, WEIGHTS>();
-            tiles::load<WEIGHTS>(panel + NEXT, PAIRS_BYTES), tiles::dot<1, INPUTS, WEIGHTS>();
-            tiles::load<WEIGHTS>(panel + 2 * NEXT, PAIRS_BYTES), tiles::dot<2, INPUTS, WEIGHTS>();
+            asked.ask(0), tiles::load<WEIGHTS>(panel, PAIRS_BYTES), tiles::dot<0, INPUTS, WEIGHTS>();
+            asked.ask(1), tiles::load<WEIGHTS>(second, PAIRS_BYTES), tiles::dot<1, INPUTS, WEIGHTS>();
+            asked.ask(2), tiles::load<WEIGHTS>(third, PAIRS_BYTES), tiles::dot<2, INPUTS, WEIGHTS>();
             tiles::load<INPUTS>(input + last, stride), tiles::dot<5, INPUTS, WEIGHTS>();
-            tiles::load<WEIGHTS>(panel + NEXT, PAIRS_BYTES), tiles::dot<4, INPUTS, WEIGHTS>();
+            tiles::load<WEIGHTS>(second, PAIRS_BYTES), tiles::dot<4, INPUTS, WEIGHTS>();
             tiles::load<WEIGHTS>(panel, PAIRS_BYTES), tiles::dot<3, INPUTS, WEIGHTS>();
         }
     }

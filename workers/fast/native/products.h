@@ -43,13 +43,14 @@ inline bool close(float one, float other, float tolerance) { return std::abs(one
 // Of every size that a tile can have: part of one, one, and two, over a width with a tail.
 inline bool linears_agree() {
     constexpr int64_t ROWS = 32, WIDTH = 70;
+    constexpr Ahead NOTHING_AHEAD{nullptr, WIDTH};
     Some some;
     const auto input = some.numbers(ROWS * WIDTH), panel = some.numbers(PANEL * WIDTH);
     for (const int64_t rows : {1, 16, 21, 32}) {
         float expected[ROWS][PANEL], sums[ROWS][PANEL];
         for (int64_t row = 0; row < rows; row++)
-            LinearVectors<Bfloat16>().multiply(1, input.data() + row * WIDTH, WIDTH, panel.data(), {}, expected + row);
-        LinearTiles().multiply(rows, input.data(), WIDTH, panel.data(), {}, sums);
+            LinearVectors<Bfloat16>().multiply(1, input.data() + row * WIDTH, WIDTH, panel.data(), NOTHING_AHEAD, expected + row);
+        LinearTiles().multiply(rows, input.data(), WIDTH, panel.data(), NOTHING_AHEAD, sums);
         for (int64_t row = 0; row < rows; row++)
             for (int at = 0; at < PANEL; at++)
                 if (!close(sums[row][at], expected[row][at], LINEARS_AGREE)) return false;
