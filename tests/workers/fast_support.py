@@ -69,9 +69,9 @@ def make_fast(
     return fast_model(model, block_size=block_size, cache=default_cache(), weights=weights or dtype, threads=2)
 
 
-def compile_for_tiles(monkeypatch: pytest.MonkeyPatch, stand_in: Path = EMULATED_TILES) -> None:
-    """From now on kernels have tiles, those of ``stand_in``, whatever this processor has."""
-    _add_flags(monkeypatch, f'-DTILES_STAND_IN="{stand_in}"', sources=[stand_in])
+def compile_for_tiles(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    """From now on kernels have tiles, emulated ones, whatever this processor has."""
+    _add_flags(monkeypatch, f'-DTILES_STAND_IN="{EMULATED_TILES}"', *flags, sources=[EMULATED_TILES])
 
 
 def compile_for_trapped_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,9 @@ struct State {
             std::memcpy(total, registers[sums].bytes[row], sizeof total);
             for (int column = 0; column < columns; column++)
                 total[column] = flush(flush(total[column]) + flush(even[column] + odd[column]));
+#ifdef EMULATE_A_FAULT
+            total[rows - 1] += 0.25f;
+#endif
             std::memcpy(registers[sums].bytes[row], total, sizeof total);
         }
     }
@@ -104,7 +107,13 @@ inline State& state() {
     return one;
 }
 
-inline bool granted() { return true; }
+inline bool granted() {
+#ifdef EMULATE_A_REFUSAL
+    return false;
+#else
+    return true;
+#endif
+}
 
 inline void configure(const Shapes& shapes) { state().configure(shapes); }
 
