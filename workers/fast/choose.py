@@ -48,7 +48,8 @@ def choose_forward(
                 weights=torch.int8 if settings.quantize == "int8" else model.dtype,
                 threads=torch.get_num_threads(),
             )
-            progress(f"Computing with the fused forward; {SAID_OF[fast.products]}")
+            products = f"; {SAID_OF[fast.products]}" if fast.dtype == torch.bfloat16 else ""
+            progress(f"Computing with the fused forward{products}")
             return fast
         except NotFast as error:
             reason = str(error)

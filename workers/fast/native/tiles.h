@@ -54,7 +54,7 @@ struct alignas(64) Shapes {
 
 namespace tiles {
 
-// Whether this process may use tiles. Asked once, before there are threads that do; later ones inherit it.
+// Whether this process, with all its threads, may use tiles: not before it has asked, as often as it likes.
 inline bool granted() {
     constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA of Linux 5.16
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
