@@ -18,7 +18,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include "vectors.h"
 
@@ -26,7 +25,6 @@ constexpr int STRIP = 128;
 constexpr int STRIP_VECTORS = STRIP / LANES;
 constexpr int MOST_ROWS = 48;  // of a tile: its scores and weights stay within the first-level cache
 constexpr int MOST_DIM = 256;
-constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // Mirrored by TILE_FIELDS in step.py. `count` queries from row `row` of the step on; the first stands at `position`.
 struct Tile {
@@ -148,18 +146,18 @@ private:
         Floats high = all(NOTHING);
         for (int vector = 0; vector < vectors; vector++) {
             const Floats these = read<Floats>(scores + vector * LANES);
-            high = these > high ? these : high;
+            high = larger(these, high);
         }
         const float most = std::max(most_[row], largest(high));
         if (most == NOTHING) {  // nothing that this query may see has come yet
             std::fill(weights_[row], weights_[row] + vectors * LANES, Number{});
             return;
         }
-        const float shrink = exponential(all(most_[row] - most))[0];
+        const float shrink = Numbers::exponential(all(most_[row] - most))[0];
         most_[row] = most;
         Floats total{};
         for (int vector = 0; vector < vectors; vector++) {
-            const Floats weights = exponential(read<Floats>(scores + vector * LANES) - most);
+            const Floats weights = Numbers::exponential(read<Floats>(scores + vector * LANES) - most);
             Numbers::store(weights_[row] + vector * LANES, weights);
             total += weights;
         }

@@ -47,9 +47,10 @@ private:
 #pragma GCC unroll 2
             for (int one = 0; one < VECTORS; one++) {
                 __builtin_prefetch(strip.ahead[one].keys + offset, 0, 2);
+                const auto keys = Numbers::groups(strip.here[one].keys + offset);
 #pragma GCC unroll 6
                 for (int some = 0; some < ROWS; some++)
-                    sums[one][some] = Numbers::dot(sums[one][some], strip.here[one].keys + offset, queries_[row + some] + at);
+                    sums[one][some] = Numbers::dot(sums[one][some], keys, queries_[row + some] + at);
             }
         for (int one = 0; one < VECTORS; one++)
             for (int some = 0; some < ROWS; some++) write(scores + some * STRIP + one * LANES, sums[one][some]);
@@ -70,7 +71,7 @@ private:
                 for (int some = 0; some < ROWS; some++)
 #pragma GCC unroll 4
                     for (int one = 0; one < WIDTH; one++)
-                        sums[some][one] = Numbers::dot(sums[some][one], values + one * LANES * GROUP,
+                        sums[some][one] = Numbers::dot(sums[some][one], Numbers::groups(values + one * LANES * GROUP),
                                                        weights + (row + some) * STRIP + vector * LANES + key);
             }
         for (int some = 0; some < ROWS; some++)

@@ -19,8 +19,8 @@
 class LinearTiles {
 public:
     static constexpr int64_t ROWS = 2 * tiles::ROWS;
+    static constexpr int64_t ROWS_OF_BYTES = 0;
 
-    // As VectorProducts::multiply does.
     void multiply(int64_t rows, const uint16_t* input, int64_t width, const uint16_t* panel, Ahead ahead,
                   float (*sums)[PANEL]) {
         const int64_t tile_rows = std::min<int64_t>(rows, tiles::ROWS);
