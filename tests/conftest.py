@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -32,11 +33,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on a GPU run when they are asked for (``-m cuda``), those of x86-64 code on such processors; else both are
+    """Tests on a GPU run when they are asked for (``-m cuda``), those of x86-64 code on Linux there; else they are
     reported as deselected.
     """
     elsewhere = set() if "cuda" in config.option.markexpr else {"cuda"}
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         elsewhere.add("x86")
     out = [item for item in items if any(item.get_closest_marker(mark) for mark in elsewhere)]
     if out:
