@@ -30,6 +30,7 @@ from admission.redis_client import connect
 from admission.redis_queue import RedisQueue
 from admission.standing import WaitingOrderName, standing
 from gateway.redis_server import RedisServer
+from tests.examples import examples
 
 T = TypeVar("T")
 
@@ -335,7 +336,7 @@ def test_memory_and_redis_answer_alike(redis_server: RedisServer) -> None:
     run_state_machine_as_test(
         lambda: Stores(redis_server),
         settings=settings(
-            max_examples=40,
+            max_examples=examples(40),
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

@@ -31,16 +31,14 @@ async def test_acts_of_two_gateways_have_numbers_of_one_row(
 ) -> None:
     """One offers and the other drives: only together do they tell what happened."""
     recorders = [Recorder(tmp_path, gateway_id=f"g{n}", started="run", clock=monotonic_us) for n in range(2)]
-    async with (
-        member(url, run_dir, "g0", workers=(worker.address,), recorder=recorders[0]) as driving,
-        member(url, run_dir, "g1", recorder=recorders[1]) as other,
-    ):
+    async with member(url, run_dir, "g0", workers=(worker.address,), recorder=recorders[0]) as driving:
         await driving.ready()
-        await other.ready()
-        streams = await other.submit_all(*choices(3), request_id="abc")
-        for stream in streams:
-            await read_all(stream)
-        await wait_until(lambda: is_idle(driving), "everything is given back")
+        async with member(url, run_dir, "g1", recorder=recorders[1]) as other:
+            await other.ready()
+            streams = await other.submit_all(*choices(3), request_id="abc")
+            for stream in streams:
+                await read_all(stream)
+            await wait_until(lambda: is_idle(driving), "everything is given back")
     for recorder in recorders:
         await asyncio.to_thread(recorder.close)
     acts = acts_in(tmp_path)
