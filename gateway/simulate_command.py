@@ -36,6 +36,7 @@ from gateway.simulate_settings import (
     trace_setup,
     trace_values,
 )
+from gateway.simulate_unheeded import unheeded
 from gateway.staging import Staging, staged
 
 BAD_INPUT = 2
@@ -116,10 +117,12 @@ def _simulate_scenario(
 ) -> None:
     if arguments.arrivals is not None:
         raise OptionError("--arrivals is for traces: a scenario says when its requests arrive")
+    changes = parse_changes(arguments.set, SCENARIO_SETTINGS)
     try:
-        scenario = with_policy(scenario, parse_changes(arguments.set, SCENARIO_SETTINGS))
+        scenario = with_policy(scenario, changes)
     except ScenarioError as error:
         raise OptionError(f"--set: {error}") from None
+    _note_unheeded(names, changes)
     runs = {
         name: run_scenario(scenario, PRESETS[name], machine.cost, staging=staging, folder=_folder(name, names))
         for name in names
@@ -148,6 +151,7 @@ def _simulate_trace(
     setups = {name: trace_setup(PRESETS[name], machine, changes) for name in names}
     for note in found.notes:
         _say(f"{arguments.input}: note: {note}")
+    _note_unheeded(names, changes)
     arrivals = found.in_order()
     summaries: dict[str, Summary] = {}
     for name, setup in setups.items():
@@ -166,6 +170,11 @@ def _simulate_trace(
         max_slots=limits.max_slots,
     )
     _print(title, in_force(names, machine, values[0]), "", text)
+
+
+def _note_unheeded(names: Sequence[str], changes: Mapping[str, object]) -> None:
+    for sentence in unheeded([PRESETS[name] for name in names], changes):
+        _say(f"note: {sentence}")
 
 
 def _folder(name: str, names: Sequence[str]) -> str:
