@@ -15,6 +15,7 @@ from admission.presets import PRESETS
 from admission.record.entries import Opened
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
+from gateway.help_text import FoldedHelp
 from gateway.log_command import LogParser, refuse, say
 from gateway.log_files import BadLog, Segment, read_logs, remarks
 from gateway.queue_replay import check_queues
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         " With any of the options: tell what would have happened otherwise, beside what did.",
     )
     parser.epilog = epilog()
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = FoldedHelp
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
     add_options(parser, tuple(PRESETS))
     return parser

@@ -21,6 +21,7 @@ from admission.presets import PRESETS
 from admission.scenario import Scenario, ScenarioError, with_policy
 from admission.summary import Summary
 from admission.trace_csv import PRIORITIES, TraceFile
+from gateway.help_text import FoldedHelp
 from gateway.simulate_arrivals import draw_arrivals
 from gateway.simulate_compare import comparison
 from gateway.simulate_cost import parse_cost
@@ -212,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="sluicegate simulate",
         description="Run a scenario or an arrival trace through the scheduler that serves.",
         epilog=_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=FoldedHelp,
         allow_abbrev=False,
     )
     parser.add_argument(

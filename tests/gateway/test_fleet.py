@@ -90,10 +90,10 @@ def test_a_switch_is_passed_on_by_its_name() -> None:
 
 def test_a_fake_worker_gets_its_script_and_no_model() -> None:
     """A script has no device."""
-    words = worker_spec(up("--fake-worker", "script.json", "--kv-blocks", "9"), RUN, 0).argv
+    words = worker_spec(up("--fake-worker", '{"slots": 9}', "--kv-blocks", "9"), RUN, 0).argv
     assert dict(zip(words[3::2], words[4::2], strict=True)) == {
         "--listen": "unix:/run/x/w0.sock",
-        "--fake-worker": "script.json",
+        "--fake-worker": '{"slots": 9}',
         "--kv-blocks": "9",
     }
 
