@@ -134,9 +134,8 @@ class Moves:
     async def _offer(self, move: _Move) -> None:
         if not move.stream.is_open or move.entry is not move.stream.entry:
             return
-        rule = replace(
-            self._rules[move.entry.class_name], sheds=False
-        )  # it was in the queue once, and displaces nobody
+        # It was in the queue once, and displaces nobody.
+        rule = replace(self._rules[move.entry.class_name], sheds=False)
         outcome = (await move.offer(move.entry, rule)).outcome
         move.stream.is_placed = move.entry is move.stream.entry
         _log.info("offered again", sequence=move.entry.entry_id, tokens=len(move.stream.output), outcome=outcome.value)
