@@ -34,7 +34,8 @@ from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
-from gateway.streams import Stream, Streams
+from gateway.stream import Stream
+from gateway.streams import Streams
 from workers.wire import Job, decode, encode
 
 MOST_OFFER_S = 30.0

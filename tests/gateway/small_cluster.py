@@ -17,7 +17,7 @@ from admission.redis_client import connect
 from gateway.assembly import Assembly, AssemblyOptions
 from gateway.dispatch import GenerationRequest, SequenceRequest, Tokens
 from gateway.metrics import Metrics
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling

@@ -15,7 +15,7 @@ from admission.queue import QueueBounds
 from gateway.clock import monotonic_us
 from gateway.errors import Reason, Refused
 from gateway.forecast import LEAST_SPREAD_S, DriverSpeed
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.small_cluster import PROMPT, driver_and_origin, echoed, member, nothing_waits, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until

@@ -13,7 +13,7 @@ from admission.keys import QueueKeys
 from admission.queue import QueueBounds
 from gateway.dispatch import Tokens
 from gateway.errors import Reason, Refused
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.small_cluster import Member, driver_and_origin, member, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until

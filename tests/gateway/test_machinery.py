@@ -18,7 +18,7 @@ from gateway.clock import monotonic_us
 from gateway.dispatch import MOST_PROMPT_LOGPROBS, SequenceRequest, TokenLogprob, Tokens
 from gateway.errors import Reason, Refused
 from gateway.frames import FrameConnection
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.small_cluster import choices, driver_and_origin, is_idle, member, nothing_waits, read_all, sequence
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until

@@ -16,7 +16,8 @@ from gateway.errors import Reason
 from gateway.estimates import Estimates
 from gateway.forecast import WaitForecast
 from gateway.metrics import Metrics
-from gateway.streams import Stream, StreamBounds, Streams
+from gateway.stream import Stream, StreamBounds
+from gateway.streams import Streams
 from tests.gateway.fake_queue import claim_of
 from workers.wire import Delivery, PromptNews, Scores
 
