@@ -8,7 +8,8 @@ One plan, in this order:
 1. **Grow.** Decoding sequences whose next token needs one more KV block get it, best class and oldest first. When none
    is left, the preset chooses a victim; while the victim's blocks are named by a plan in flight the sequence stalls.
 2. **Place.** Claimed sequences start while slots and memory allow, in the preset's waiting order: in every plan, or
-   under a preset that holds its batch only when nothing runs. The head is not passed over.
+   under a preset that holds its batch only when nothing runs. The head is not passed over, save one that waits for a
+   prefix which another sequence computes, and that a bounded number of times.
 3. **Decode.** Every sequence whose prefill is done emits one token.
 4. **Prefill.** The rest of the budget goes to chunks, in the order in which sequences started; a preset without a
    budget computes prompts whole. The last chunk emits the first token.
@@ -74,9 +75,9 @@ class LedgerMismatch(ReportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInFlight:
-    """A plan on the worker: whose last token it emits, how far it computes those that it prefills, and how many blocks
+    """A plan on the worker, and what holds once it has run.
 
-    are in use once it is applied.
+    ``finals`` have got their last token, ``fills`` are computed up to so many tokens, and so many blocks are in use.
     """
 
     step: int
