@@ -11,8 +11,8 @@ REDIS_SERVER := $(VENV)/libexec/sluicegate/redis-server
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 
-# Two processes of tests for each core: while one waits for a socket or a clock, the other computes.
-TESTERS = $(shell echo $$((2 * $$(nproc))))
+# Three processes of tests for two cores: while one waits for a socket or a clock, the others compute.
+TESTERS = $(shell echo $$(((3 * $$(nproc) + 1) / 2)))
 
 # Tests start interpreters by the hundred; without bytecode each would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
