@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.clock import monotonic_us
 from gateway.estimates import Estimates
-from gateway.frames import FrameConnection, FrameListener
+from gateway.frames import FrameConnection
+from gateway.handshake import FrameListener
 from gateway.metrics import Metrics
 from gateway.origin_link import OriginLink
 from gateway.stream import Stream
