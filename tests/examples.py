@@ -8,11 +8,11 @@ from __future__ import annotations
 from hypothesis import settings
 
 QUICK = "quick"
-QUICK_SHARE = 5
+"""The profile's name, as the Makefile has it."""
 
 _FULL = settings.get_profile("default").max_examples
 
-settings.register_profile(QUICK, max_examples=_FULL // QUICK_SHARE)
+settings.register_profile(QUICK, max_examples=_FULL // 5)
 
 
 def examples(full: int) -> int:
