@@ -18,11 +18,12 @@ from gateway.log_files import BadLog, Segment, read_logs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stories:
-    """All that the given logs hold."""
+    """All that the given logs hold. ``remarks``: what is missing from them."""
 
     drivers: tuple[Story, ...]
     doors: tuple[tuple[LogEntry, ...], ...]
     clocks: Clocks
+    remarks: tuple[str, ...]
 
     def explainer(self) -> Explainer:
         return Explainer(self.doors, self.drivers, self.clocks)
@@ -40,7 +41,7 @@ def read_stories(paths: Sequence[Path]) -> Stories:
             stories.append(tell(entries, offset_us=clocks.offset_us(entries)))
         except (NoStory, SnapshotError) as error:
             raise BadLog(f"{path}: {error}") from None
-    return Stories(drivers=tuple(stories), doors=doors, clocks=clocks)
+    return Stories(drivers=tuple(stories), doors=doors, clocks=clocks, remarks=tuple(logs.remarks()))
 
 
 def entries_of(segments: Sequence[Segment]) -> tuple[LogEntry, ...]:

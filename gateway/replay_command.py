@@ -15,7 +15,7 @@ from admission.presets import PRESETS
 from admission.record.entries import Opened
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
-from gateway.log_command import LogParser, refuse, say
+from gateway.command_line import LineParser, note, refuse, run, say
 from gateway.log_files import BadLog, Segment, read_logs, remarks
 from gateway.queue_replay import check_queues
 from gateway.simulate_errors import OptionError
@@ -27,18 +27,23 @@ DIFFERENT = 1
 def replay_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code."""
     arguments = _parser().parse_args(argv)
+    return run("replay", lambda: _replay(arguments))
+
+
+def _replay(arguments: argparse.Namespace) -> int:
     try:
         logs = read_logs(arguments.logs)
         if not logs.drivers:
             raise BadLog("there is no driver's log in these files, so nothing was planned in them")
         if wants_what_if(arguments):
             say(what_if(arguments, logs))
+            note("replay", logs.remarks())
             return 0
         outcomes = [_verify(segments) for segments in logs.drivers]
     except (BadLog, OptionError) as error:
         return refuse("replay", str(error))
     is_same, lines = check_queues(logs.doors)
-    say(*lines)
+    say(*lines, *[f"  {remark}" for door in logs.doors for remark in remarks(door)], *logs.unread_remarks())
     return 0 if all(outcomes) and is_same else DIFFERENT
 
 
@@ -77,13 +82,12 @@ def _told(opened: Opened, segment: Segment, difference: Difference) -> list[str]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = LogParser(
+    parser = LineParser(
         "replay",
         description="Put the recorded events through the scheduler again, and check that it decides the same."
         " With any of the options: tell what would have happened otherwise, beside what did.",
     )
     parser.epilog = epilog()
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
     add_options(parser, tuple(PRESETS))
     return parser

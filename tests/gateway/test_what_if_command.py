@@ -50,6 +50,15 @@ def test_with_nothing_changed_and_the_true_cost_nothing_differs(logs: str, capsy
     assert "estimated   the output of" in told
 
 
+def test_what_is_missing_is_said_beside_every_answer(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cost and a prediction from half a run look like those from a whole one."""
+    path = Path(logs) / "driver.000000.log"
+    path.write_bytes(path.read_bytes()[:-3])
+    for command in (lambda: fit_main([logs]), lambda: replay_main([logs, "--preset", "orca"])):
+        assert command() == 0
+        assert "note: driver.000000.log ends without its end" in capsys.readouterr().err
+
+
 def test_more_slots_are_predicted_to_serve_more(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The question that an operator has."""
     assert replay_main([logs, "--set", "max_slots=16", "--json"]) == 0
