@@ -18,7 +18,7 @@ import orjson
 from admission.cost import CostModel
 from admission.record.clocks import Clocks
 from admission.record.course import Course
-from admission.record.entries import LogEntry
+from admission.record.entries import LogEntry, Opened
 from admission.record.fates import Fates, read_fates
 from admission.record.figures import ClassFigures, Objectives, figures
 from admission.record.fit import FitError, error_of
@@ -44,7 +44,6 @@ class WhatIf:
     """The answer. ``fit_error`` is that of the cost model in use, fitted or given."""
 
     preset: str
-    drivers: int
     cost: CostModel
     courses: tuple[Course, ...]
     fit_error: FitError
@@ -85,9 +84,10 @@ def what_if(arguments: argparse.Namespace, logs: Logs) -> str:
     model = _model(arguments.model, doors)
     drivers_of = [entries for entries in drivers if getattr(entries[0], "model", None) == model]
     doors_of = [_of_model(entries, model) for entries in doors]
-    ran = recorded(drivers_of, doors_of, model)
-    courses = tuple([course for course in read_courses(logs) if course.driver_id in dict(ran.drivers)])
     clocks = Clocks([*drivers, *doors])
+    ran = recorded(drivers_of, doors_of, model, clocks)
+    ids = {entry.driver_id for entries in drivers_of for entry in entries if isinstance(entry, Opened)}
+    courses = tuple([course for course in read_courses(logs) if course.driver_id in ids])
     happened = read_fates(
         [(entries, clocks.offset_us(whole)) for entries, whole in zip(doors_of, doors, strict=True)], courses
     )
@@ -141,7 +141,6 @@ def _answer(ran: Recorded, happened: Fates, courses: tuple[Course, ...], argumen
     offers = offers_of(happened, {cls.name: cls for cls in ran.classes})
     return WhatIf(
         preset=setup.preset.name,
-        drivers=len(ran.drivers),
         cost=cost,
         courses=courses,
         fit_error=error,
@@ -157,7 +156,7 @@ def _text(answer: WhatIf, ran: Recorded, objectives: Objectives, arguments: argp
     arrived_s = span_us(answer.happened.offered) / 1_000_000
     lines = [
         f"recorded    {len(answer.offers.arrivals):,} requests within {arrived_s:,.3f} s",
-        f"            drivers: {answer.drivers}, preset: {ran.preset.name}",
+        f"            drivers: {_drivers(ran)}, preset: {ran.preset.name}",
         f"replayed    {', '.join(changed) or 'with nothing changed: what differs is the error of the simulation'}",
         f"cost        {cost_option(answer.cost)}",
         *fit_lines(answer.courses, answer.fit_error),
@@ -166,6 +165,11 @@ def _text(answer: WhatIf, ran: Recorded, objectives: Objectives, arguments: argp
         table(figures(answer.happened, objectives), figures(answer.replayed, objectives), objectives),
     ]
     return "\n".join(lines)
+
+
+def _drivers(ran: Recorded) -> str:
+    at_once = len(ran.drivers)
+    return str(at_once) if at_once == ran.num_logged else f"{at_once} at once, of {ran.num_logged} in the logs"
 
 
 def _notes(answer: WhatIf) -> list[str]:
