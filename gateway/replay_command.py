@@ -42,7 +42,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         outcomes = [_verify(segments) for segments in logs.drivers]
     except (BadLog, OptionError) as error:
         return refuse("replay", str(error))
-    is_same, lines = check_queues(logs.doors)
+    is_same, lines = check_queues(logs)
     say(*lines, *[f"  {remark}" for door in logs.doors for remark in remarks(door)], *logs.unread_remarks())
     return 0 if all(outcomes) and is_same else DIFFERENT
 

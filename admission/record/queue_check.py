@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from admission.memory_queue import MemoryQueue
 from admission.queue import (
@@ -27,6 +27,10 @@ from admission.queue import (
 )
 from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
 from admission.record.waiting import Act, place_of
+
+NEW_STORE = 1_000_000
+"""Numbers go up by one. A new store, or one that has lost its data, begins with its time in microseconds: more than so
+much above. Acts that no log has, as claims that were given nothing, are far fewer between two that are recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,12 @@ def in_order(doors: Iterable[Iterable[LogEntry]], model: str) -> list[Act]:
     """The acts of all doors on the queue of ``model``."""
     acts = [entry for door in doors for entry in door if isinstance(entry, Act) and entry.model == model]
     return sorted(acts, key=place_of)
+
+
+def by_store(acts: Sequence[Act]) -> list[Sequence[Act]]:
+    """Acts in their order, apart where the queue began anew, and was empty."""
+    begins = [place + 1 for place, (one, other) in enumerate(pairwise(acts)) if other.act - one.act > NEW_STORE]
+    return [acts[first:last] for first, last in pairwise([0, *begins, len(acts)])]
 
 
 def _groups(acts: Iterable[Act]) -> Iterator[Sequence[Act]]:
