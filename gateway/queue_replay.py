@@ -95,7 +95,7 @@ def _told(queue: str, checked: QueueChecked) -> Iterator[str]:
     if checked.first_loss is not None:
         yield f"  act {checked.first_loss} offers again what was lost; what a reaper put back then is not recorded"
     if checked.strangers:
-        yield f"  {counted(checked.strangers, 'time')} an act is on entries whose offer is in none of these logs"
+        yield f"  {counted(checked.strangers, 'time')} an act was on an entry whose offer is in none of these logs"
     yield (
         f"  {counted(checked.claims, 'claim')} taken as recorded, as the room that drivers had is not;"
         f" {checked.claims_passing:,} of them passed something better"
