@@ -42,6 +42,7 @@ class DoorLog:
             )
 
         self._log = recorder.log("door", opens)
+        self._log.before()  # a door at which nothing happens has a log, too: else it would look like one that is lost
 
     def of(self, model: str) -> QueueWatcher:
         return QueueWatcher(self, model, self._clock)

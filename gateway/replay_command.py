@@ -13,6 +13,7 @@ from pathlib import Path
 
 from admission.presets import PRESETS
 from admission.record.entries import Opened
+from admission.record.sentences import counted
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
 from gateway.command_line import LineParser, note, refuse, run, say
@@ -62,8 +63,8 @@ def _verify(segments: Sequence[Segment]) -> bool:
             return False
     covered = replay.covered()
     say(
-        f"{opened.driver_id}: {covered.plans:,} plans of {covered.steps:,} steps and {covered.events:,} events"
-        f" are the same, byte for byte ({len(segments)} segment{'s' if len(segments) > 1 else ''})"
+        f"{opened.driver_id}: {counted(covered.plans, 'plan')} of {counted(covered.steps, 'step')}"
+        f" and {counted(covered.events, 'event')} are the same, byte for byte ({counted(len(segments), 'segment')})"
     )
     for remark in remarks(segments):
         say(f"  {remark}")
