@@ -144,7 +144,7 @@ class Explainer:
                 behind = f"behind {self._names.several(moment.others)}" if moment.others else "first in line"
                 return f"{came}, and waited {behind}{self._what_held(act, moment.at_us)}"
             case Offered.QUEUE_FULL:
-                return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(moment.others)}"
+                return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(act, moment.others)}"
             case Offered.QUEUE_TOKENS_FULL:
                 return f"{came}, and was refused: the queue held as many tokens as it may"
             case Offered.CLASS_FULL:
@@ -162,7 +162,10 @@ class Explainer:
         holds = set(latest.values())
         return _HELD.get(holds.pop(), "") if len(holds) == 1 else ""
 
-    def _who_waited(self, others: Sequence[str]) -> str:
+    def _who_waited(self, refused: OfferMade, others: Sequence[str]) -> str:
+        """By name, if the logs know of all of them: that of a killed gateway ends before its last acts."""
+        if len(others) != refused.waiting_requests:
+            return f" ({refused.waiting_requests:,} waited)"
         return f" ({self._names.several(others)} waited)" if others else ""
 
 

@@ -26,11 +26,7 @@ from admission.queue import (
     QueueBounds,
 )
 from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
-from admission.record.waiting import Act, place_of
-
-NEW_STORE = 1_000_000
-"""Numbers go up by one. A new store, or one that has lost its data, begins with its time in microseconds: more than so
-much above. Acts that no log has, as claims that were given nothing, are far fewer between two that are recorded."""
+from admission.record.waiting import Act, begins_anew, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +75,7 @@ def in_order(doors: Iterable[Iterable[LogEntry]], model: str) -> list[Act]:
 
 def by_store(acts: Sequence[Act]) -> list[Sequence[Act]]:
     """Acts in their order, apart where the queue began anew, and was empty."""
-    begins = [place + 1 for place, (one, other) in enumerate(pairwise(acts)) if other.act - one.act > NEW_STORE]
+    begins = [place + 1 for place, (one, other) in enumerate(pairwise(acts)) if begins_anew(one, other)]
     return [acts[first:last] for first, last in pairwise([0, *begins, len(acts)])]
 
 

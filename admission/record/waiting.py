@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from admission.queue import REFUSALS, Offered, Withdrawn
 from admission.record.clocks import Clocks
 from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+
+NEW_STORE = 1_000_000
+"""Numbers go up by one. A new store, or one that has lost its data, begins with its time in microseconds: more than so
+much above. Acts that no log has, as claims that were given nothing, are far fewer between two that are recorded."""
 
 Act = OfferMade | Given | Returned | Settled | Withdrew
 
@@ -50,9 +54,20 @@ def place_of(act: Act) -> tuple[int, bool]:
     return act.act, isinstance(act, OfferMade) and act.outcome in REFUSALS
 
 
+def begins_anew(one: Act, other: Act) -> bool:
+    """Whether the queue of ``other``, the next one in a log, is no longer that of ``one``, but empty."""
+    return other.act - one.act > NEW_STORE
+
+
 def _follow(acts: Iterable[tuple[int, Act]]) -> Iterator[QueueMoment]:
-    line = WaitingLine()
-    return (line.take(act, at_us) for at_us, act in acts)
+    line, before = WaitingLine(), None
+    for at_us, act in acts:
+        lost: tuple[str, ...] = ()
+        if before is not None and begins_anew(before, act):
+            lost, line = line.all_waiting(), WaitingLine()
+        moment = line.take(act, at_us)
+        yield replace(moment, left=(*lost, *moment.left)) if lost else moment
+        before = act
 
 
 class WaitingLine:
@@ -86,6 +101,9 @@ class WaitingLine:
             case Withdrew() if act.outcome is Withdrawn.WITHDRAWN:
                 left = [act.sequence_id] if self._forget(act.sequence_id) else []
         return QueueMoment(act=act, at_us=at_us, joined=tuple(joined), left=tuple(left), others=others)
+
+    def all_waiting(self) -> tuple[str, ...]:
+        return tuple(self._waiting)
 
     def _met(self, offer: OfferMade, at_us: int) -> tuple[str, ...]:
         """Also gives the offer its place; one that was refused gets none."""

@@ -8,7 +8,7 @@ import pytest
 
 from admission.queue import Offered
 from admission.record.clocks import Clocks
-from admission.record.entries import LogEntry
+from admission.record.entries import LogEntry, OfferMade
 from admission.record.explain import Explainer, UnknownRequest
 from admission.record.tell import tell
 from tests.admission.record.doors import Door
@@ -33,6 +33,21 @@ def test_a_request_that_found_the_queue_full_is_told_so() -> None:
     (sentence,) = explanation.sentences
     assert sentence.text == "arrived, and was refused: the queue, of 2 places, was full (A and E waited)"
     assert sentence.at_us == 2
+
+
+def test_who_was_in_the_way_of_a_refusal_is_named_only_if_all_are_known() -> None:
+    """The log of a killed gateway ends before its last acts: then the store's own number is all that is true."""
+    door = Door()
+    door.offer("a", 10)
+    door.offer("b", 20)
+    door.offer("c", 30, Offered.QUEUE_FULL)
+    refused = door.entries[-1]
+    assert isinstance(refused, OfferMade)
+    for waited, words in ((2, "(a and b waited)"), (1, "(1 waited)")):
+        door.entries[-1] = replace(refused, waiting_requests=waited)
+        assert told(explainer_of([door]), "c") == [
+            f"arrived, and was refused: the queue, of 2 places, was full {words}"
+        ]
 
 
 def test_a_request_that_was_preempted_is_told_by_whom_and_what_was_kept() -> None:

@@ -116,3 +116,15 @@ def test_queues_of_two_models_are_two() -> None:
     door.offer("a", 10)
     logs = [door.entries]
     assert len(list(queues(logs, Clocks(logs)))) == 1
+
+
+def test_a_store_that_lost_its_data_leaves_nobody_waiting() -> None:
+    """Else those who were lost would stand before everybody who comes after them, for ever."""
+    door = Door()
+    door.offer("a", 10)
+    door.offer("b", 20)
+    door.acts[0] = 5_000_000
+    door.offer("c", 30)
+    assert follow(door)[-1].left == ("a", "b")
+    assert follow(door)[-1].others == ()
+    assert waiting_after(door) == ["c"]
