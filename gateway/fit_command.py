@@ -21,6 +21,8 @@ from gateway.log_files import BadLog, Logs, read_logs
 from gateway.log_stories import entries_of
 from gateway.simulate_cost import cost_option
 
+NOTHING_RAN = "no iteration was executed in these logs"
+
 
 def fit_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code."""
@@ -64,7 +66,7 @@ def fit(courses: Sequence[Course]) -> tuple[CostModel, FitError]:
     iterations = _iterations(courses)
     cost = fit_cost(iterations)
     if cost is None:
-        raise BadLog("no iteration was executed in these logs")
+        raise BadLog(NOTHING_RAN)
     return cost, error_of(cost, iterations)
 
 

@@ -23,7 +23,7 @@ from admission.record.fates import Fates, read_fates
 from admission.record.figures import ClassFigures, Objectives, figures
 from admission.record.fit import FitError, error_of
 from admission.record.what_if import Offers, num_unfinished, offers_of, replay_offers, span_us
-from gateway.fit_command import fit, fit_lines, read_courses
+from gateway.fit_command import NOTHING_RAN, fit, fit_lines, read_courses
 from gateway.log_files import BadLog, Logs
 from gateway.log_stories import entries_of
 from gateway.simulate_cost import cost_option, parse_cost
@@ -54,7 +54,8 @@ class WhatIf:
 
 def wants_what_if(arguments: argparse.Namespace) -> bool:
     """Whether these arguments ask what would have happened, and not for a check."""
-    return bool(arguments.preset or arguments.set or arguments.cost or arguments.objective or arguments.json)
+    asked = (arguments.preset, arguments.cost, arguments.objective, arguments.model)
+    return arguments.json or bool(arguments.set) or any(option is not None for option in asked)
 
 
 def add_options(parser: argparse.ArgumentParser, presets: Sequence[str]) -> None:
@@ -79,7 +80,7 @@ def epilog() -> str:
 
 def what_if(arguments: argparse.Namespace, logs: Logs) -> str:
     """What to print. Raises ``BadLog`` and ``OptionError``."""
-    objectives = parse_objectives(arguments.objective or DEFAULT_OBJECTIVES)
+    objectives = parse_objectives(DEFAULT_OBJECTIVES if arguments.objective is None else arguments.objective)
     drivers, doors = [entries_of(log) for log in logs.drivers], [entries_of(log) for log in logs.doors]
     model = _model(arguments.model, doors)
     drivers_of = [entries for entries in drivers if getattr(entries[0], "model", None) == model]
@@ -129,10 +130,13 @@ def _of_model(entries: Sequence[LogEntry], model: str) -> tuple[LogEntry, ...]:
 
 def _cost(asked: str | None, courses: Sequence[Course]) -> tuple[CostModel, FitError]:
     """The cost model that was asked for, or the fitted one, and how far it is from the logs."""
-    if not asked:
+    if asked is None:
         return fit(courses)
     cost = parse_cost(asked).cost
-    return cost, error_of(cost, [timed for course in courses for timed in course.iterations])
+    iterations = [timed for course in courses for timed in course.iterations]
+    if not iterations:
+        raise BadLog(NOTHING_RAN)
+    return cost, error_of(cost, iterations)
 
 
 def _answer(ran: Recorded, happened: Fates, courses: tuple[Course, ...], arguments: argparse.Namespace) -> WhatIf:
