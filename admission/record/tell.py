@@ -78,6 +78,7 @@ class _Teller:
             offset_us=offset_us,
             unit=opened.unit,
             began_us=opened.opened_us,
+            until_us=opened.opened_us,
             max_slots=limits.max_slots,
             kv_total=limits.kv_blocks,
             token_budget=limits.token_budget,
@@ -116,7 +117,7 @@ class _Teller:
 
     def step(self, stepped: Stepped) -> None:
         now_us, step = stepped.now_us, stepped.step
-        self._now_us = now_us
+        self._now_us = self.story.until_us = now_us
         iteration = self._next_iteration(now_us, step)
         displaced = [self._displaced(event, now_us, iteration) for event in stepped.events]
         claimed = [self._take(event, now_us) for event in stepped.events]

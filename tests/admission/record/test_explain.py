@@ -189,6 +189,17 @@ def test_a_gap_is_told_to_whom_it_concerns() -> None:
     assert any("was not recorded" in text for text in told(explainer_of([Door()], [recording]), "s0"))
 
 
+def test_where_a_drivers_log_ends_early_is_told() -> None:
+    """A killed gateway, or one that still runs: else a life would seem to stop in the middle of nothing."""
+    recording = Recording()
+    recording.claim("s0", prompt=4, output=9)
+    recording.claim("s1", prompt=4, output=1)
+    recording.run_for(3)
+    explainer = explainer_of([Door()], [recording])
+    assert told(explainer, "s0")[-1] == "here its driver's log ends: what came then is not in it"
+    assert told(explainer, "s1")[-1] == "finished: it had all the output that it may have"
+
+
 def test_a_sequence_that_no_door_knows_is_told_from_its_driver() -> None:
     """The other gateway's logs may not be at hand."""
     recording = Recording()
