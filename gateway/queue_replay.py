@@ -76,7 +76,7 @@ def _missing(logs: Logs) -> str:
 
 def _is_excused(checked: QueueChecked) -> bool:
     """Something took part that no log has."""
-    return checked.first_loss is not None or checked.strangers > 0
+    return checked.strangers > 0
 
 
 def _told(queue: str, checked: QueueChecked) -> Iterator[str]:
@@ -92,8 +92,6 @@ def _told(queue: str, checked: QueueChecked) -> Iterator[str]:
             yield f"  act {difference.act}, {difference.field} of {difference.sequence_id}:"
             yield f"    recorded: {difference.logged!r}"
             yield f"    replayed: {difference.replayed!r}"
-    if checked.first_loss is not None:
-        yield f"  act {checked.first_loss} offers again what was lost; what a reaper put back then is not recorded"
     if checked.strangers:
         yield f"  {counted(checked.strangers, 'time')} an act was on an entry whose offer is in none of these logs"
     yield (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from admission.queue import Offered, QueueBounds
 from admission.record.clocks import Clocks
-from admission.record.entries import Answered, DoorOpened, LogEntry, OfferMade, Withdrew
+from admission.record.entries import Answered, DoorOpened, Forgot, LogEntry, OfferMade, Withdrew
 from admission.record.life_sentences import life_sentences
 from admission.record.names import Names
 from admission.record.sentences import Kind, Sentence, counted, in_order
@@ -129,6 +129,10 @@ class Explainer:
             for shed in act.shed:
                 text = f"was shed: {self._names.with_class(act.sequence_id)} took its place in the queue"
                 self._told[shed].append(Sentence(at_us=at_us, kind=Kind.ENDED, text=text))
+        elif isinstance(act, Forgot):
+            for name in act.waiting:
+                text = "its driver was gone: it waits for any other"
+                self._told[name].append(Sentence(at_us=at_us, kind=Kind.PAUSED, text=text, driver_id=act.driver_id))
         elif isinstance(act, Withdrew) and moment.left:
             text = "was taken out of the queue, as nobody waits for it any more"
             self._told[act.sequence_id].append(Sentence(at_us=at_us, kind=Kind.WITHDRAWN, text=text))

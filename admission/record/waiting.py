@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from admission.queue import REFUSALS, Offered, Withdrawn
 from admission.record.clocks import Clocks
-from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+from admission.record.entries import Forgot, Given, LogEntry, OfferMade, Returned, Settled, Withdrew
 
 NEW_STORE = 1_000_000
 """Numbers go up by one. A new store, or one that has lost its data, begins with its time in microseconds: more than so
 much above. Acts that no log has, as claims that were given nothing, are far fewer between two that are recorded."""
 
-Act = OfferMade | Given | Returned | Settled | Withdrew
+Act = OfferMade | Given | Returned | Settled | Withdrew | Forgot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,8 @@ class WaitingLine:
                 joined = [victim for victim in act.victims if victim and self._join(victim)]
             case Returned():
                 joined = [name for name in act.sequence_ids if self._join(name)]
+            case Forgot():
+                joined = [name for name in act.waiting if self._join(name)]
             case Settled():
                 left = [name for name in act.sequence_ids if self._forget(name)]
             case Withdrew() if act.outcome is Withdrawn.WITHDRAWN:

@@ -189,6 +189,16 @@ def test_a_gap_is_told_to_whom_it_concerns() -> None:
     assert any("was not recorded" in text for text in told(explainer_of([Door()], [recording]), "s0"))
 
 
+def test_a_request_whose_driver_was_lost_while_it_waited_is_told_so() -> None:
+    """Else it would start anew elsewhere without a word why."""
+    door = Door()
+    door.offer("a", 10)
+    door.give("a", now=20)
+    door.give_back("a", now=30)
+    door.forget("a", now=40)
+    assert told(explainer_of([door]), "a")[-1] == "its driver was gone: it waits for any other"
+
+
 def test_where_a_drivers_log_ends_early_is_told() -> None:
     """A killed gateway, or one that still runs: else a life would seem to stop in the middle of nothing."""
     recording = Recording()

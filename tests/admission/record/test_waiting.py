@@ -118,6 +118,18 @@ def test_queues_of_two_models_are_two() -> None:
     assert len(list(queues(logs, Clocks(logs)))) == 1
 
 
+def test_what_a_lost_driver_leaves_waits_again() -> None:
+    """What it had paused waited all the time; what it never received does again; what it held is gone."""
+    door = Door()
+    for number, name in enumerate(("paused", "unseen", "held")):
+        door.offer(name, 10 + number)
+    door.give("paused", "unseen", "held", now=20)
+    door.give_back("paused", now=30)
+    door.forget("paused", "unseen", now=40)
+    assert waiting_after(door) == ["paused", "unseen"]
+    assert follow(door)[-1].joined == ("unseen",)
+
+
 def test_a_store_that_lost_its_data_leaves_nobody_waiting() -> None:
     """Else those who were lost would stand before everybody who comes after them, for ever."""
     door = Door()
