@@ -16,7 +16,7 @@ from admission.record.entries import Opened
 from admission.record.sentences import counted
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
-from gateway.command_line import LineParser, note, refuse, run, say
+from gateway.command_line import LineParser, refuse, run, say
 from gateway.log_files import BadLog, Segment, read_logs, remarks
 from gateway.queue_replay import check_queues
 from gateway.simulate_errors import OptionError
@@ -38,7 +38,6 @@ def _replay(arguments: argparse.Namespace) -> int:
             raise BadLog("there is no driver's log in these files, so nothing was planned in them")
         if wants_what_if(arguments):
             say(what_if(arguments, logs))
-            note("replay", logs.remarks())
             return 0
         outcomes = [_verify(segments) for segments in logs.drivers]
     except (BadLog, OptionError) as error:

@@ -23,9 +23,10 @@ from admission.record.fates import Fates, read_fates
 from admission.record.figures import ClassFigures, Objectives, figures
 from admission.record.fit import FitError, error_of
 from admission.record.what_if import Offers, num_unfinished, offers_of, replay_offers, span_us
+from gateway.command_line import note
 from gateway.fit_command import NOTHING_RAN, fit, fit_lines, read_courses
 from gateway.log_files import BadLog, Logs
-from gateway.log_stories import entries_of
+from gateway.log_stories import clock_remarks, entries_of
 from gateway.simulate_cost import cost_option, parse_cost
 from gateway.simulate_errors import OptionError
 from gateway.simulate_settings import parse_changes
@@ -79,7 +80,7 @@ def epilog() -> str:
 
 
 def what_if(arguments: argparse.Namespace, logs: Logs) -> str:
-    """What to print. Raises ``BadLog`` and ``OptionError``."""
+    """What to print, after what is to be known of the logs has been. Raises ``BadLog`` and ``OptionError``."""
     objectives = parse_objectives(DEFAULT_OBJECTIVES if arguments.objective is None else arguments.objective)
     drivers, doors = [entries_of(log) for log in logs.drivers], [entries_of(log) for log in logs.doors]
     model = _model(arguments.model, doors)
@@ -93,6 +94,7 @@ def what_if(arguments: argparse.Namespace, logs: Logs) -> str:
         [(entries, clocks.offset_us(whole)) for entries, whole in zip(doors_of, doors, strict=True)], courses
     )
     answer = _answer(ran, happened, courses, arguments)
+    note("replay", [*logs.remarks(), *clock_remarks(doors, clocks)])
     if arguments.json:
         return _json(answer, objectives)
     return _text(answer, ran, objectives, arguments)
