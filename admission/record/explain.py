@@ -145,10 +145,14 @@ class Explainer:
             case Offered.HANDED:
                 return f"{came}, and was handed to a driver that wanted it at once"
             case Offered.QUEUED:
-                behind = f"behind {self._names.several(moment.others)}" if moment.others else "first in line"
+                behind = (
+                    f"behind {self._names.several(moment.others, moment.num_others)}"
+                    if moment.others
+                    else "first in line"
+                )
                 return f"{came}, and waited {behind}{self._what_held(act, moment.at_us)}"
             case Offered.QUEUE_FULL:
-                return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(act, moment.others)}"
+                return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(act, moment)}"
             case Offered.QUEUE_TOKENS_FULL:
                 return f"{came}, and was refused: the queue held as many tokens as it may"
             case Offered.CLASS_FULL:
@@ -166,11 +170,11 @@ class Explainer:
         holds = set(latest.values())
         return _HELD.get(holds.pop(), "") if len(holds) == 1 else ""
 
-    def _who_waited(self, refused: OfferMade, others: Sequence[str]) -> str:
+    def _who_waited(self, refused: OfferMade, moment: QueueMoment) -> str:
         """By name, if the logs know of all of them: that of a killed gateway ends before its last acts."""
-        if len(others) != refused.waiting_requests:
+        if moment.num_others != refused.waiting_requests:
             return f" ({refused.waiting_requests:,} waited)"
-        return f" ({self._names.several(others)} waited)" if others else ""
+        return f" ({self._names.several(moment.others, moment.num_others)} waited)" if moment.others else ""
 
 
 _HELD: dict[Hold | None, str] = {

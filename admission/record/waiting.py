@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from admission.queue import REFUSALS, Offered, Withdrawn
 from admission.record.clocks import Clocks
 from admission.record.entries import Forgot, Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+from admission.record.names import MOST_NAMES
+
+FEW_OTHERS = MOST_NAMES + 1
+"""That many can be named; each offer to a long queue would take as long as the queue is."""
 
 NEW_STORE = 1_000_000
 """Numbers go up by one. A new store, or one that has lost its data, begins with its time in microseconds: more than so
@@ -26,8 +30,8 @@ Act = OfferMade | Given | Returned | Settled | Withdrew | Forgot
 class QueueMoment:
     """One act and what it changed. ``at_us`` is on the clock that all logs share.
 
-    ``joined`` and ``left`` are the sequences that wait from now on, and no longer. ``others``: whom an offer met, the
-    best first: those that stood better when it was queued, all when it was refused.
+    ``joined`` and ``left`` are the sequences that wait from now on, and no longer. An offer met ``num_others``, of whom
+    ``others`` are the best few: those that stood better when it was queued, all when it was refused.
     """
 
     act: Act
@@ -35,6 +39,7 @@ class QueueMoment:
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    num_others: int = 0
 
 
 def queues(doors: Sequence[Sequence[LogEntry]], clocks: Clocks) -> Iterator[Iterator[QueueMoment]]:
@@ -82,13 +87,15 @@ class WaitingLine:
         joined: list[str] = []
         left: list[str] = []
         others: tuple[str, ...] = ()
+        num_others = 0
         match act:
             case OfferMade():
                 left = [shed for shed in act.shed if self._forget(shed)]
                 is_new = (
                     act.sequence_id not in self._places
                 )  # else the reply to its offer was lost, and it was repeated
-                others = self._met(act, at_us)
+                num_others = self._num_met(act, at_us)
+                others = tuple([name for *_, name in self._line[: min(num_others, FEW_OTHERS)]])
                 if act.outcome is Offered.QUEUED and is_new and self._join(act.sequence_id):
                     joined = [act.sequence_id]
             case Given():
@@ -102,20 +109,20 @@ class WaitingLine:
                 left = [name for name in act.sequence_ids if self._forget(name)]
             case Withdrew() if act.outcome is Withdrawn.WITHDRAWN:
                 left = [act.sequence_id] if self._forget(act.sequence_id) else []
-        return QueueMoment(act=act, at_us=at_us, joined=tuple(joined), left=tuple(left), others=others)
+        return QueueMoment(
+            act=act, at_us=at_us, joined=tuple(joined), left=tuple(left), others=others, num_others=num_others
+        )
 
     def all_waiting(self) -> tuple[str, ...]:
         return tuple(self._waiting)
 
-    def _met(self, offer: OfferMade, at_us: int) -> tuple[str, ...]:
-        """Also gives the offer its place; one that was refused gets none."""
+    def _num_met(self, offer: OfferMade, at_us: int) -> int:
+        """Of the first in the line. Also gives the offer its place; one that was refused gets none."""
         if offer.outcome in REFUSALS:
-            return tuple([name for *_, name in self._line])
+            return len(self._line)
         place = (offer.standing.score(at_us), offer.act, offer.sequence_id)
         place = self._places.setdefault(offer.sequence_id, place)
-        if offer.outcome is not Offered.QUEUED:
-            return ()
-        return tuple([name for *_, name in self._line[: bisect_left(self._line, place)]])
+        return bisect_left(self._line, place) if offer.outcome is Offered.QUEUED else 0
 
     def _join(self, name: str) -> bool:
         """Whether it did not wait before. One that was offered before the logs begin stands first."""

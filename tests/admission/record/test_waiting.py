@@ -118,6 +118,16 @@ def test_queues_of_two_models_are_two() -> None:
     assert len(list(queues(logs, Clocks(logs)))) == 1
 
 
+def test_of_many_only_the_first_are_named() -> None:
+    """A queue of thousands was gone through at every offer, and a picture of a minute took as long."""
+    door = Door()
+    for number in range(9):
+        door.offer(f"s{number}", number)
+    met = follow(door)[-1]
+    assert met.others == ("s0", "s1", "s2", "s3")
+    assert met.num_others == 8
+
+
 def test_what_a_lost_driver_leaves_waits_again() -> None:
     """What it had paused waited all the time; what it never received does again; what it held is gone."""
     door = Door()
