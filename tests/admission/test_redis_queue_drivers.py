@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import redis.asyncio
 
 from admission.classes import INTERACTIVE
 from admission.keys import QueueKeys
-from admission.queue import Asked, ClassRule, Offered, QueueBounds, Withdrawn
+from admission.queue import Asked, ClassRule, NoObserver, Offered, QueueBounds, Withdrawn
 from admission.redis_queue import RedisQueue
 from admission.scripts import QueueScripts
 from gateway.redis_server import RedisServer
@@ -61,6 +63,33 @@ async def test_a_driver_that_leaves_gives_up_what_it_never_received_and_what_it_
     await queue.forget_driver(DRIVER)
     assert ids(await queue.claim(OTHER_DRIVER, Asked(slots=5))) == ["paused"]
     assert (await queue.withdraw("held")).outcome is Withdrawn.UNKNOWN
+
+
+async def test_an_observer_is_told_what_a_lost_driver_leaves(
+    redis_client: redis.asyncio.Redis, queue: RedisQueue
+) -> None:
+    """With a number: else a log could not tell why what was given out waits again. A driver that lives is no news."""
+    seen: list[tuple[str, tuple[str, ...]]] = []
+
+    class Observer(NoObserver):
+        def forgot(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
+            assert act > 0
+            seen.append((driver_id, tuple(entry_ids)))
+
+    keys = QueueKeys.of("m")
+    scripts = QueueScripts(redis_client, keys=keys, bounds=QueueBounds(max_requests=BOUND), observer=Observer())
+    for name in ("held", "paused", "nobody's"):
+        await queue.offer(entry(name))
+    await queue.claim(DRIVER, Asked(slots=3))
+    await queue.give_back(DRIVER, ["paused"])
+    await queue.claim(DRIVER, Asked(slots=0))
+    await queue.withdraw("nobody's")
+    assert not await scripts.forget_silent_driver(DRIVER, "another beat")
+    assert seen == []
+    beat = await redis_client.hget(keys.beats, DRIVER)
+    assert beat is not None
+    assert await scripts.forget_silent_driver(DRIVER, beat.decode())
+    assert seen == [(DRIVER, ("paused",))]
 
 
 async def test_what_has_started_is_not_shed_after_its_driver_left(queue: RedisQueue) -> None:

@@ -11,7 +11,9 @@ import redis.asyncio
 from admission.queue import Offered, QueueBounds
 from admission.record.entries import Given, LogEntry, OfferMade, Settled
 from admission.record.waiting import Act
+from admission.standing import WaitingOrderName
 from gateway.clock import monotonic_us
+from gateway.door_log import DoorLog
 from gateway.errors import Refused
 from gateway.log_files import read_logs
 from gateway.recording import Recorder
@@ -24,6 +26,22 @@ def acts_in(folder: Path) -> list[Act]:
     doors = read_logs([folder]).doors
     entries: list[LogEntry] = [entry for door in doors for segment in door for entry in segment.entries]
     return sorted([entry for entry in entries if isinstance(entry, Act)], key=lambda act: act.act)
+
+
+def test_a_door_at_which_nothing_happens_has_a_log(tmp_path: Path) -> None:
+    """Else nobody could tell it from one that is lost, with all that was offered there."""
+    recorder = Recorder(tmp_path, gateway_id="g0", started="run", clock=monotonic_us)
+    DoorLog(
+        recorder,
+        gateway_id="g0",
+        classes=(),
+        bounds=QueueBounds(max_requests=1),
+        waiting_order=WaitingOrderName.AGING,
+        clock=monotonic_us,
+    )
+    recorder.close()
+    ((segment,),) = read_logs([tmp_path]).doors
+    assert (segment.opened.gateway_id, segment.is_last) == ("g0", True)
 
 
 async def test_acts_of_two_gateways_have_numbers_of_one_row(

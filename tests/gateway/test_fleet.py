@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import fleet
 from gateway.fleet import MAX_RUN_DIR_BYTES, build_fleet, gateway_spec, run_directory, worker_spec
 from gateway.settings import GatewaySettings, UpSettings
 
@@ -62,6 +63,17 @@ def test_a_gateway_gets_every_bound_of_the_queue() -> None:
     gateway = GatewaySettings.load(spec.argv[spec.argv.index("gateway", 3) + 1 :])
 
     assert (gateway.queue_requests, gateway.queue_tokens, gateway.queue_bytes) == (9, 9_000, 90_000)
+
+
+@pytest.mark.parametrize("host", ["vm", "a host / of \u00fcs", "h" * 300])
+def test_a_gateway_has_the_same_id_at_every_start(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the bound on what it records would begin anew with each process, and the disk fill up with old logs."""
+    monkeypatch.setattr(fleet, "gethostname", lambda: host)
+    ids = []
+    for index in (0, 1, 0):
+        spec = gateway_spec(up(), RUN, "unix:///run/x/redis.sock", index)
+        ids.append(GatewaySettings.load(spec.argv[4:]).gateway_id)
+    assert ids[0] == ids[2] != ids[1]
 
 
 def test_a_worker_gets_what_was_set_and_nothing_else() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from admission.presets import PRESETS
 from gateway import simulate_run
-from gateway.simulate_command import BAD_INPUT, INTERRUPTED, simulate_main
+from gateway.command_line import BAD_INPUT, INTERRUPTED
+from gateway.simulate_command import simulate_main
 from gateway.simulate_report import COLUMNS
 from tests.support import wait_until
 
