@@ -16,6 +16,7 @@ import pytest_asyncio
 import redis
 import redis.asyncio
 
+import tests.examples  # noqa: F401 (registers the profile that `make check` asks for)
 from admission.keys import is_permanent
 from admission.redis_client import connect
 from gateway.redis_server import RedisServer
