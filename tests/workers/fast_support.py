@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from tests.workers.tiny_models import EOS, VOCAB_SIZE, save_tiny_model
 from workers.batch import BlockTables
+from workers.fast import build
 from workers.fast.assemble import fast_model
 from workers.fast.forward import FastModel, FastPasses
 from workers.kv_cache import SPARE_BLOCKS, KVPool
@@ -23,6 +26,8 @@ from workers.wire import Sampling
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16
 CONTEXT = 320
+EMULATED_TILES = Path(__file__).parent / "native" / "emulated_tiles.h"
+TRAPPED_TILES = EMULATED_TILES.with_name("trapped_tiles.cpp")
 
 _SHAPE = {
     "vocab_size": VOCAB_SIZE,
@@ -58,20 +63,45 @@ def make_fast(
     dtype: torch.dtype,
     *,
     weights: torch.dtype | None = None,
+    block_size: int = BLOCK_SIZE,
     threads: int = 2,
 ) -> FastModel:
     model = load_model(save_tiny_model(folder, config), CPU, dtype)
-    return fast_model(model, block_size=BLOCK_SIZE, cache=default_cache(), weights=weights or dtype, threads=threads)
+    return fast_model(model, block_size=block_size, cache=default_cache(), weights=weights or dtype, threads=threads)
+
+
+def compile_for_tiles(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    """From now on kernels have tiles, emulated ones, whatever this processor has."""
+    _add_flags(monkeypatch, f'-DTILES_STAND_IN="{EMULATED_TILES}"', *flags, sources=[EMULATED_TILES])
+
+
+def compile_for_trapped_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on kernels use the instructions of AMX; each traps and is emulated where the processor has none."""
+    flags = ("-mamx-tile", "-mamx-bf16", "-Wl,-Bsymbolic", f"-I{TRAPPED_TILES.parent}", str(TRAPPED_TILES))
+    _add_flags(monkeypatch, *flags, sources=[TRAPPED_TILES, EMULATED_TILES])
+
+
+def _add_flags(monkeypatch: pytest.MonkeyPatch, *flags: str, sources: Sequence[Path]) -> None:
+    """Also one that names the content of ``sources``, since kernels are kept under a digest of flags and their own."""
+    content = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, *flags, f"-DTESTED_{content}"))
 
 
 class Bench:
     """Four sequences of random tokens in scattered blocks, and transformers' logits for each of their positions."""
 
-    def __init__(self, folder: Path, model: FastModel, *, lengths: Sequence[int] = (300, 150, 17, 33)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: FastModel,
+        *,
+        lengths: Sequence[int] = (300, 150, 17, 33),
+        block_size: int = BLOCK_SIZE,
+    ) -> None:
         random = Random(11)
-        num_blocks = 4 * CONTEXT // BLOCK_SIZE
-        pool = KVPool(layers=model.layers, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=model.dtype, device=CPU)
-        tables = BlockTables(max_slots=4, max_blocks=CONTEXT // BLOCK_SIZE, null_block=pool.null_block)
+        num_blocks = 4 * CONTEXT // block_size
+        pool = KVPool(layers=model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=CPU)
+        tables = BlockTables(max_slots=4, max_blocks=CONTEXT // block_size, null_block=pool.null_block)
         blocks = random.sample(range(num_blocks), num_blocks)
         share = num_blocks // 4
         for slot in range(4):
@@ -105,6 +135,20 @@ class Bench:
 
     def expected(self, work: Work) -> Tensor:
         return self.dense[work.state.slot][work.start + work.length - 1]
+
+
+def square_distances(bench: Bench, folder: Path) -> tuple[float, float]:
+    """Mean square distances to the exact logits, summed over sequences: ours, and transformers' in bfloat16."""
+    rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
+    ours_off, theirs_off = 0.0, 0.0
+    for state in bench.states:
+        ours = bench.passes.all_logits(Work(state=state, start=0, length=len(state.tokens), emits=True))
+        exact = bench.dense[state.slot]
+        with torch.inference_mode():
+            theirs = rounded(torch.tensor([state.tokens])).logits[0].float()
+        ours_off += float((ours - exact).square().mean())
+        theirs_off += float((theirs - exact).square().mean())
+    return ours_off, theirs_off
 
 
 def _state(slot: int, tokens: list[int]) -> SlotState:

@@ -11,6 +11,7 @@ from workers.fast import build
 from workers.fast.build import CannotBuild, load_library
 
 
+@pytest.mark.system
 def test_the_kernels_are_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second start of a worker costs no compiling, even where there is no compiler that works any more."""
     if shutil.which("g++") is None:

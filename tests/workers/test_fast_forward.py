@@ -7,9 +7,8 @@ from random import Random
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from tests.workers.fast_support import CPU, FAMILY, Bench, make_fast
+from tests.workers.fast_support import CPU, FAMILY, Bench, compile_for_tiles, make_fast, square_distances
 from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
 from workers.fast.assemble import NotFast, fast_model
 from workers.fast.decoder import FAMILY as KNOWN
@@ -23,6 +22,15 @@ pytestmark = pytest.mark.torch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 NUMBERS = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.bfloat16, torch.int8)}
+OWN, TILES = "this processor's own products", "emulated tiles"
+
+
+@pytest.fixture(params=[OWN, TILES])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What multiplies bfloat16. A processor's own are tiles where it has AMX, vectors elsewhere."""
+    if request.param == TILES:
+        compile_for_tiles(monkeypatch)
+    return str(request.param)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -38,23 +46,17 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert compared > 40
 
 
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("name", FAMILY)
 def test_in_bfloat16_logits_are_no_farther_from_the_exact_ones_than_transformers_are(name: str, tmp_path: Path) -> None:
     """Weights and activations are rounded there and here; the residual stream only there."""
     bench = Bench(tmp_path, make_fast(tmp_path, FAMILY[name], torch.bfloat16))
-    rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager")
-    ours_off, theirs_off = 0.0, 0.0
-    for state in bench.states:
-        ours = bench.passes.all_logits(Work(state=state, start=0, length=len(state.tokens), emits=True))
-        exact = bench.dense[state.slot]
-        with torch.inference_mode():
-            dense = rounded(torch.tensor([state.tokens])).logits[0].float()
-        ours_off += float((ours - exact).square().mean())
-        theirs_off += float((dense - exact).square().mean())
+    ours_off, theirs_off = square_distances(bench, tmp_path)
     print(f"{name}: mean square distance {ours_off:.2e}, transformers' {theirs_off:.2e}")
     assert ours_off < 1.1 * theirs_off
 
 
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_the_bits_of_a_row_do_not_depend_on_the_batch(numbers: str, tmp_path: Path) -> None:
     """Alone and in one piece, or by chunks and tokens among others: sums run in the same order."""
@@ -71,6 +73,7 @@ def test_the_bits_of_a_row_do_not_depend_on_the_batch(numbers: str, tmp_path: Pa
             assert torch.equal(row, whole[work.state.slot][work.start + work.length - 1])
 
 
+@pytest.mark.usefixtures("products")
 def test_the_bits_of_a_row_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     """They share items of work; within an item one of them sums, and the results of items are put together in order."""
     one, three = (

@@ -10,8 +10,16 @@ from workers.engine_settings import EngineSettings
 from workers.errors import LoadError
 from workers.fast.assemble import NotFast, fast_model
 from workers.fast.forward import FastModel
+from workers.fast.structures import Products
 from workers.model import CausalModel, choose_dtype
 from workers.weights import default_cache
+
+SAID_OF = {
+    Products.TILES: "bfloat16 is multiplied in AMX tiles",
+    Products.NO_TILES: "bfloat16 is multiplied in vectors",
+    Products.TILES_NOT_GRANTED: "bfloat16 is multiplied in vectors: Linux does not grant this process AMX tiles",
+    Products.TILES_NOT_TRUE: "bfloat16 is multiplied in vectors: AMX tiles failed their check against them",
+}
 
 
 def choose_numbers(settings: EngineSettings, device: torch.device) -> torch.dtype:
@@ -33,13 +41,16 @@ def choose_forward(
     reason = _reason_against(model, settings)
     if reason is None:
         try:
-            return fast_model(
+            fast = fast_model(
                 model,
                 block_size=settings.block_size,
                 cache=settings.model_cache or default_cache(),
                 weights=torch.int8 if settings.quantize == "int8" else model.dtype,
                 threads=torch.get_num_threads(),
             )
+            products = f"; {SAID_OF[fast.products]}" if fast.dtype == torch.bfloat16 else ""
+            progress(f"Computing with the fused forward{products}")
+            return fast
         except NotFast as error:
             reason = str(error)
     if settings.forward == "fused" or settings.quantize is not None:
