@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from tests.workers.tiny_models import EOS, VOCAB_SIZE, save_tiny_model
 from workers.batch import BlockTables
+from workers.engine import gather_backend
 from workers.fast.assemble import fast_model
 from workers.fast.forward import FastModel, FastPasses
+from workers.fast.packed import PackedModel
 from workers.kv_cache import SPARE_BLOCKS, KVPool
 from workers.model import load_model
 from workers.slots import SlotState, Work
@@ -59,10 +61,32 @@ def make_fast(
     return fast_model(model, block_size=BLOCK_SIZE, cache=default_cache(), weights=weights or dtype, threads=2)
 
 
+class StepPasses:
+    """A model that attends through what a step brings, run as the engine runs it."""
+
+    def __init__(self, model: PackedModel, pool: KVPool, tables: Tensor) -> None:
+        self._model, self._tables, self._backend = model, tables, gather_backend(model, pool)
+
+    @torch.inference_mode()
+    def emitted(self, works: Sequence[Work]) -> tuple[Sequence[Work], Tensor]:
+        step = self._backend.prepare(works, self._tables)
+        return step.emitting, self._model.logits(step, step.emit_rows)
+
+    @torch.inference_mode()
+    def all_logits(self, work: Work) -> Tensor:
+        return self._model.logits(self._backend.prepare([work], self._tables), torch.arange(work.length))
+
+
 class Bench:
     """Four sequences of random tokens in scattered blocks, and transformers' logits for each of their positions."""
 
-    def __init__(self, folder: Path, model: FastModel, *, lengths: Sequence[int] = (300, 150, 17, 33)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: FastModel | PackedModel,
+        *,
+        lengths: Sequence[int] = (300, 150, 17, 33),
+    ) -> None:
         random = Random(11)
         num_blocks = 4 * CONTEXT // BLOCK_SIZE
         pool = KVPool(layers=model.layers, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=model.dtype, device=CPU)
@@ -72,7 +96,11 @@ class Bench:
         for slot in range(4):
             tables.start(slot, blocks[slot * share : (slot + 1) * share])
         self._pool, self._tables = pool, tables.tensor
-        self.passes = FastPasses(model, pool, tables.tensor)
+        self.passes = (
+            FastPasses(model, pool, tables.tensor)
+            if isinstance(model, FastModel)
+            else StepPasses(model, pool, tables.tensor)
+        )
         self.states = [_state(slot, [random.randrange(VOCAB_SIZE) for _ in range(n)]) for slot, n in enumerate(lengths)]
         reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         with torch.inference_mode():
@@ -100,6 +128,20 @@ class Bench:
 
     def expected(self, work: Work) -> Tensor:
         return self.dense[work.state.slot][work.start + work.length - 1]
+
+
+def square_distances(bench: Bench, folder: Path) -> tuple[float, float]:
+    """Mean square distances to the exact logits, summed over sequences: ours, and transformers' in bfloat16."""
+    rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager")
+    ours_off, theirs_off = 0.0, 0.0
+    for state in bench.states:
+        ours = bench.passes.all_logits(Work(state=state, start=0, length=len(state.tokens), emits=True))
+        exact = bench.dense[state.slot]
+        with torch.inference_mode():
+            theirs = rounded(torch.tensor([state.tokens])).logits[0].float()
+        ours_off += float((ours - exact).square().mean())
+        theirs_off += float((theirs - exact).square().mean())
+    return ours_off, theirs_off
 
 
 def _state(slot: int, tokens: list[int]) -> SlotState:

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from tests.workers.fast_support import CPU, FAMILY, Bench, make_fast
+from tests.workers.fast_support import CPU, FAMILY, Bench, make_fast, square_distances
 from tests.workers.tiny_models import CONFIGS, save_tiny_model
-from workers.fast.assemble import NotFast, fast_model
+from workers.fast.assemble import fast_model
 from workers.fast.decoder import FAMILY as KNOWN
+from workers.fast.decoder import NotFast
 from workers.fast.step import PASS_ROWS
 from workers.model import load_model
 from workers.slots import Work
@@ -41,15 +41,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 def test_in_bfloat16_logits_are_no_farther_from_the_exact_ones_than_transformers_are(name: str, tmp_path: Path) -> None:
     """Weights and activations are rounded there and here; the residual stream only there."""
     bench = Bench(tmp_path, make_fast(tmp_path, FAMILY[name], torch.bfloat16))
-    rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager")
-    ours_off, theirs_off = 0.0, 0.0
-    for state in bench.states:
-        ours = bench.passes.all_logits(Work(state=state, start=0, length=len(state.tokens), emits=True))
-        exact = bench.dense[state.slot]
-        with torch.inference_mode():
-            dense = rounded(torch.tensor([state.tokens])).logits[0].float()
-        ours_off += float((ours - exact).square().mean())
-        theirs_off += float((dense - exact).square().mean())
+    ours_off, theirs_off = square_distances(bench, tmp_path)
     print(f"{name}: mean square distance {ours_off:.2e}, transformers' {theirs_off:.2e}")
     assert ours_off < 1.1 * theirs_off
 
