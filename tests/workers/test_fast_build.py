@@ -44,11 +44,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_kernels_are_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second start of a worker costs no compiling, even where there is no compiler that works any more."""
     real_compiler()
-    assert load_library(tmp_path).lanes() == 16
+    lines: list[str] = []
+    assert load_library(tmp_path, lines.append).lanes() == 16
+    assert len(lines) == 1
     (kept,) = (tmp_path / "kernels").iterdir()
     assert kept.suffix == ".so"
     monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
-    load_library(tmp_path)
+    load_library(tmp_path, lines.append)
+    assert len(lines) == 1
 
 
 def test_other_sources_are_other_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from workers.weights import default_cache, say
+from workers.weights import Progress, default_cache, say
 
 SOURCES = Path(__file__).parent / "native"
 MAIN = "kernels.cpp"
@@ -74,7 +74,7 @@ def find_compiler(cache: Path) -> Compiler | None:
     return Compiler(command=(*zig, "c++"), version=(*zig, "version"), environment=environment)
 
 
-def load_library(cache: Path) -> ctypes.CDLL:
+def load_library(cache: Path, progress: Progress = lambda _: None) -> ctypes.CDLL:
     """The compiled kernels, built now unless ``cache`` has them. Raises ``CannotBuild``."""
     compiler = find_compiler(cache)
     if compiler is None:
@@ -84,6 +84,7 @@ def load_library(cache: Path) -> ctypes.CDLL:
     try:
         target = cache / "kernels" / f"{_digest(compiler)}.so"
         if not target.is_file():
+            progress(f"Compiling kernels for this machine, once, with {compiler.name}")
             _compile(compiler, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
@@ -93,7 +94,7 @@ def load_library(cache: Path) -> ctypes.CDLL:
 def main() -> int:
     """Compile into the default cache."""
     try:
-        load_library(default_cache())
+        load_library(default_cache(), lambda line: say(sys.stderr, line))
     except CannotBuild as error:
         say(sys.stderr, f"No kernels: {error}")
         return 1

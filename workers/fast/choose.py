@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -13,7 +13,7 @@ from workers.fast.decoder import NotFast
 from workers.fast.forward import FastModel
 from workers.fast.packed import PackedModel, packed_model
 from workers.model import CausalModel, choose_dtype
-from workers.weights import default_cache
+from workers.weights import Progress, default_cache
 
 ServedModel = CausalModel | PackedModel | FastModel
 
@@ -27,7 +27,7 @@ def choose_numbers(settings: EngineSettings, device: torch.device) -> torch.dtyp
     return torch.bfloat16
 
 
-def choose_forward(model: CausalModel, settings: EngineSettings, progress: Callable[[str], None]) -> ServedModel:
+def choose_forward(model: CausalModel, settings: EngineSettings, progress: Progress) -> ServedModel:
     """The model as it is to be served. Raises LoadError when what was asked for cannot be had.
 
     ``model`` itself is of no use any more where another is returned.
@@ -35,7 +35,7 @@ def choose_forward(model: CausalModel, settings: EngineSettings, progress: Calla
     reasons = []
     if settings.forward in {"auto", "fused"}:
         try:
-            return _fused(model, settings)
+            return _fused(model, settings, progress)
         except NotFast as error:
             reasons.append(str(error))
     if settings.forward in {"auto", "packed"}:
@@ -55,7 +55,7 @@ def choose_forward(model: CausalModel, settings: EngineSettings, progress: Calla
     return model
 
 
-def _fused(model: CausalModel, settings: EngineSettings) -> FastModel:
+def _fused(model: CausalModel, settings: EngineSettings, progress: Progress) -> FastModel:
     """Raises ``NotFast``."""
     if settings.deterministic:
         raise NotFast("--deterministic asks for passes of one shape")
@@ -67,6 +67,7 @@ def _fused(model: CausalModel, settings: EngineSettings) -> FastModel:
         cache=settings.model_cache or default_cache(),
         weights=torch.int8 if settings.quantize == "int8" else model.dtype,
         threads=torch.get_num_threads(),
+        progress=progress,
     )
 
 
