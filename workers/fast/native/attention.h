@@ -15,7 +15,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "vectors.h"
@@ -25,7 +24,6 @@ constexpr int STRIP_VECTORS = STRIP / LANES;
 constexpr int MOST_ROWS = 48;  // of a tile: its scores and weights stay within the first-level cache
 constexpr int MOST_DIM = 256;
 constexpr int ROWS_TOGETHER = 6;
-constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // Mirrored by TILE_FIELDS in step.py. `count` queries from row `row` of the step on; the first stands at `position`.
 struct Tile {
@@ -128,10 +126,11 @@ private:
 #pragma GCC unroll 2
             for (int one = 0; one < VECTORS; one++) {
                 __builtin_prefetch(ahead_[vector + one].keys + offset, 0, 2);
+                const auto keys = Numbers::groups(here_[vector + one].keys + offset);
 #pragma GCC unroll 6
                 for (int some = 0; some < ROWS; some++)
                     sums[one][some] =
-                        Numbers::dot(sums[one][some], here_[vector + one].keys + offset, queries_[row + some] + at);
+                        Numbers::dot(sums[one][some], keys, queries_[row + some] + at);
             }
         for (int one = 0; one < VECTORS; one++)
             for (int some = 0; some < ROWS; some++)
@@ -148,18 +147,18 @@ private:
         Floats high = all(NOTHING);
         for (int vector = 0; vector < vectors; vector++) {
             const Floats these = read<Floats>(scores + vector * LANES);
-            high = these > high ? these : high;
+            high = larger(these, high);
         }
         const float most = std::max(most_[row], largest(high));
         if (most == NOTHING) {  // nothing that this query may see has come yet
             std::fill(weights_[row], weights_[row] + vectors * LANES, Number{});
             return;
         }
-        const float shrink = exponential(all(most_[row] - most))[0];
+        const float shrink = Numbers::exponential(all(most_[row] - most))[0];
         most_[row] = most;
         Floats total{};
         for (int vector = 0; vector < vectors; vector++) {
-            const Floats weights = exponential(read<Floats>(scores + vector * LANES) - most);
+            const Floats weights = Numbers::exponential(read<Floats>(scores + vector * LANES) - most);
             Numbers::store(weights_[row] + vector * LANES, weights);
             total += weights;
         }
@@ -194,7 +193,7 @@ private:
                 for (int some = 0; some < ROWS; some++)
 #pragma GCC unroll 4
                     for (int one = 0; one < WIDTH; one++)
-                        sums[some][one] = Numbers::dot(sums[some][one], values + one * LANES * GROUP,
+                        sums[some][one] = Numbers::dot(sums[some][one], Numbers::groups(values + one * LANES * GROUP),
                                                        weights_[row + some] + vector * LANES + key);
             }
         for (int some = 0; some < ROWS; some++)

@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "sinks.h"
 #include "team.h"
 #include "vectors.h"
 
@@ -17,8 +18,6 @@ namespace {
 constexpr int64_t WORTH_A_THREAD = 16384;  // numbers to work on: below, waking a thread costs more than it brings
 
 int threads_for(int64_t numbers, int threads) { return numbers < WORTH_A_THREAD ? 1 : threads; }
-
-Floats silu(Floats gate) { return gate / (exponential(-gate) + 1.0f); }
 
 template <class Numbers>
 void normalise(const float* residual, const float* weight, typename Numbers::Number* out, int64_t rows, int64_t width,
@@ -31,7 +30,10 @@ void normalise(const float* residual, const float* weight, typename Numbers::Num
         float total = sum(squares);
         for (; at < width; at++) total += from[at] * from[at];
         const float factor = 1 / std::sqrt(total / width + epsilon);
-        for (at = 0; at < width; at++) out[row * width + at] = Numbers::store_one(from[at] * factor * weight[at]);
+        typename Numbers::Number* to = out + row * width;
+        for (at = 0; at + LANES <= width; at += LANES)
+            Numbers::store(to + at, read<Floats>(from + at) * factor * read<Floats>(weight + at));
+        for (; at < width; at++) to[at] = Numbers::store_one(from[at] * factor * weight[at]);
     });
 }
 
@@ -139,78 +141,6 @@ void attend(const LayerAttention& layer, const StepAttention& step) {
     });
 }
 
-// --- what is done with the sums of a product ----------------------------------------------------------------------------
-
-template <class Numbers>
-void project(const Linear& linear, const void* input, void* out, int64_t rows, int threads) {
-    using Number = typename Numbers::Number;
-    apply<Numbers>(linear, static_cast<const Number*>(input), rows, threads,
-                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
-                       Number* to = static_cast<Number*>(out) + row * linear.outputs + first;
-                       for (int64_t at = 0; at < count; at++) to[at] = Numbers::store_one(sums[at]);
-                   });
-}
-
-template <class Numbers>
-void project_add(const Linear& linear, const void* input, float* residual, int64_t rows, int threads) {
-    apply<Numbers>(linear, static_cast<const typename Numbers::Number*>(input), rows, threads,
-                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
-                       float* to = residual + row * linear.outputs + first;
-                       for (int64_t at = 0; at < count; at++) to[at] += sums[at];
-                   });
-}
-
-// Half of each panel's outputs are gates, the other half what they let through: `out` is [rows, outputs / 2].
-template <class Numbers>
-void project_gated(const Linear& linear, const void* input, void* out, int64_t rows, int64_t width, int threads) {
-    using Number = typename Numbers::Number;
-    apply<Numbers>(linear, static_cast<const Number*>(input), rows, threads,
-                   [&](int64_t row, int64_t first, int64_t, const float* sums) {
-                       constexpr int HALF = PANEL / 2;
-                       float gated[2 * LANES] = {}, through[2 * LANES] = {};
-                       std::copy(sums, sums + HALF, gated);
-                       std::copy(sums + HALF, sums + PANEL, through);
-                       Number numbers[2 * LANES];
-                       for (int at = 0; at < 2 * LANES; at += LANES)
-                           Numbers::store(numbers + at, silu(read<Floats>(gated + at)) * read<Floats>(through + at));
-                       const int64_t begin = first / 2, count = std::min<int64_t>(HALF, width - begin);
-                       std::copy(numbers, numbers + count, static_cast<Number*>(out) + row * width + begin);
-                   });
-}
-
-// The largest of some outputs, and where the first of those is. NaN if there is one among them.
-struct Best {
-    float value = NOTHING;
-    int64_t index = -1;
-
-    void offer(const Best& later) {
-        if (later.value > value || later.value != later.value) *this = later;
-    }
-};
-
-Best best_of(const float* sums, int64_t first, int64_t count) {
-    Best best;
-    for (int64_t at = 0; at < count; at++)
-        if (!(sums[at] <= best.value) && best.value == best.value) best = {sums[at], first + at};
-    return best;
-}
-
-// The index of each row's largest output, the first of equals; -1 where there is a NaN or no finite maximum.
-template <class Numbers>
-void project_best(const Linear& linear, const void* input, int64_t* chosen, int64_t rows, int threads) {
-    const int64_t panels = (linear.outputs + PANEL - 1) / PANEL;
-    std::vector<Best> found(rows * panels);
-    apply<Numbers>(linear, static_cast<const typename Numbers::Number*>(input), rows, threads,
-                   [&](int64_t row, int64_t first, int64_t count, const float* sums) {
-                       found[row * panels + first / PANEL] = best_of(sums, first, count);
-                   });
-    for (int64_t row = 0; row < rows; row++) {
-        Best best;
-        for (int64_t panel = 0; panel < panels; panel++) best.offer(found[row * panels + panel]);
-        chosen[row] = std::isfinite(best.value) ? best.index : -1;
-    }
-}
-
 }  // namespace
 
 // --- the interface ------------------------------------------------------------------------------------------------------
@@ -244,23 +174,26 @@ void attend_rows(int64_t kind, const LayerAttention* layer, const StepAttention*
 }
 
 void project_rows(const Linear* linear, const void* input, void* out, int64_t rows, int threads) {
-    BY_KIND(linear->kind, project<Numbers>(*linear, input, out, rows, threads))
+    BY_KIND(linear->kind, apply<Numbers>(*linear, input, rows, threads,
+                                         Stored<Numbers>{static_cast<Numbers::Number*>(out), linear->outputs}))
 }
 
 void project_rows_float(const Linear* linear, const void* input, float* out, int64_t rows, int threads) {
-    std::fill(out, out + rows * linear->outputs, 0.0f);
-    BY_KIND(linear->kind, project_add<Numbers>(*linear, input, out, rows, threads))
+    BY_KIND(linear->kind, apply<Numbers>(*linear, input, rows, threads, Stored<Float32>{out, linear->outputs}))
 }
 
 void project_rows_add(const Linear* linear, const void* input, float* residual, int64_t rows, int threads) {
-    BY_KIND(linear->kind, project_add<Numbers>(*linear, input, residual, rows, threads))
+    BY_KIND(linear->kind, apply<Numbers>(*linear, input, rows, threads, Added{residual, linear->outputs}))
 }
 
 void project_rows_gated(const Linear* linear, const void* input, void* out, int64_t rows, int64_t width, int threads) {
-    BY_KIND(linear->kind, project_gated<Numbers>(*linear, input, out, rows, width, threads))
+    BY_KIND(linear->kind, apply<Numbers>(*linear, input, rows, threads,
+                                         Gated<Numbers>{static_cast<Numbers::Number*>(out), width}))
 }
 
 void project_rows_best(const Linear* linear, const void* input, int64_t* chosen, int64_t rows, int threads) {
-    BY_KIND(linear->kind, project_best<Numbers>(*linear, input, chosen, rows, threads))
+    BestOfPanels best(rows, linear->outputs);
+    BY_KIND(linear->kind, apply<Numbers>(*linear, input, rows, threads, best))
+    for (int64_t row = 0; row < rows; row++) chosen[row] = best.of(row);
 }
 }

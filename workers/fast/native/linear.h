@@ -5,7 +5,8 @@
 // A block of rows and a panel give a tile of sums that stays in registers; the sums of an output run over the width in
 // order, whatever rows are computed beside it, so a row's result never depends on the batch.
 //
-// Weights of eight bits are made bfloat16 panel by panel, in the processor's cache, and their sums scaled by output.
+// Weights of eight bits become bfloat16 in registers, or for many rows panel by panel in the processor's cache; their sums
+// are scaled by output.
 
 #pragma once
 
@@ -25,6 +26,8 @@ constexpr int ROWS_AT_ONCE = 2;
 #endif
 constexpr int64_t ROWS_PER_ITEM = 64;
 constexpr int64_t GROUPS_AHEAD = 8;
+constexpr int64_t LINE = 64;  // bytes
+constexpr int64_t FEW_ROWS = 4;  // so few are bound by memory alone, which streams best when asked for in order
 
 enum Kind : int64_t { FLOAT32, BFLOAT16, INT8 };
 
@@ -36,50 +39,71 @@ struct Linear {
     int64_t outputs, width, kind;
 };
 
-template <class Numbers, int ROWS>
-void multiply(const typename Numbers::Number* input, int64_t width, const typename Numbers::Number* panel,
+// Where rows are many the arithmetic takes longer than the memory, which goes idle. So while a thread multiplies rows by one
+// panel it asks for the panel that it is likely to take next, into the second-level cache: PANEL_VECTORS lines at `line`
+// and on, once in `every` groups of the width.
+struct Ahead {
+    const char* line;
+    int64_t every;
+};
+
+template <class Numbers, int ROWS, class Weight>
+void multiply(const typename Numbers::Number* input, int64_t width, const Weight* panel, Ahead ahead,
               float (*tile)[PANEL]) {
     Floats sums[ROWS][PANEL_VECTORS] = {};
     constexpr int GROUP = Numbers::GROUP, STRIDE = PANEL * GROUP;
-    for (int64_t at = 0; at < width; at += GROUP, panel += STRIDE) {
-        for (int vector = 0; vector < PANEL_VECTORS; vector++)
-            __builtin_prefetch(panel + GROUPS_AHEAD * STRIDE + vector * LANES * GROUP);
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; row++)
+    for (int64_t begin = 0; begin < width; begin += ahead.every * GROUP) {
+        for (int vector = 0; vector < PANEL_VECTORS; vector++) __builtin_prefetch(ahead.line + vector * LINE, 0, 2);
+        ahead.line += PANEL_VECTORS * LINE;
+        const int64_t end = std::min(width, begin + ahead.every * GROUP);
+        for (int64_t at = begin; at < end; at += GROUP, panel += STRIDE) {
+            for (int vector = 0; vector < PANEL_VECTORS; vector++)
+                __builtin_prefetch(panel + GROUPS_AHEAD * STRIDE + vector * LANES * GROUP);
+            typename Numbers::Groups weights[PANEL_VECTORS];
 #pragma GCC unroll 3
             for (int vector = 0; vector < PANEL_VECTORS; vector++)
-                sums[row][vector] =
-                    Numbers::dot(sums[row][vector], panel + vector * LANES * GROUP, input + row * width + at);
+                weights[vector] = Numbers::groups(panel + vector * LANES * GROUP);
+#pragma GCC unroll 8
+            for (int row = 0; row < ROWS; row++)
+#pragma GCC unroll 3
+                for (int vector = 0; vector < PANEL_VECTORS; vector++)
+                    sums[row][vector] = Numbers::dot(sums[row][vector], weights[vector], input + row * width + at);
+        }
     }
     for (int row = 0; row < ROWS; row++)
         for (int vector = 0; vector < PANEL_VECTORS; vector++) write(tile[row] + vector * LANES, sums[row][vector]);
 }
 
-template <class Numbers, int ROWS = ROWS_AT_ONCE>
-void multiply_some(int64_t rows, const typename Numbers::Number* input, int64_t width,
-                   const typename Numbers::Number* panel, float (*tile)[PANEL]) {
+template <class Numbers, class Weight, int ROWS = ROWS_AT_ONCE>
+void multiply_some(int64_t rows, const typename Numbers::Number* input, int64_t width, const Weight* panel, Ahead ahead,
+                   float (*tile)[PANEL]) {
     if (rows == ROWS)
-        multiply<Numbers, ROWS>(input, width, panel, tile);
+        multiply<Numbers, ROWS>(input, width, panel, ahead, tile);
     else if constexpr (ROWS > 1)
-        multiply_some<Numbers, ROWS - 1>(rows, input, width, panel, tile);
+        multiply_some<Numbers, Weight, ROWS - 1>(rows, input, width, panel, ahead, tile);
 }
 
-// The panel of `linear` that starts at output `first`, as Numbers; `scratch` has room for one.
-template <class Numbers>
-const typename Numbers::Number* panel_of(const Linear& linear, int64_t first, typename Numbers::Number* scratch) {
-    if constexpr (std::is_same_v<Numbers, Bfloat16>) {
-        if (linear.kind == INT8) {
-            const auto* bytes = static_cast<const int8_t*>(linear.weight) + first * linear.width;
-            for (int64_t at = 0; at < PANEL * linear.width; at += LANES) {
-                const auto shorts = __builtin_convertvector(read<Bytes>(bytes + at), Shorts);  // g++ makes no step of four
-                const auto values = __builtin_convertvector(__builtin_convertvector(shorts, Ints), Floats);
-                Bfloat16::store(scratch + at, values);  // exact
-                if (at % 64 == 0) __builtin_prefetch(bytes + at + 2048);
-            }
-            return scratch;
-        }
+// The panel of `linear` that starts at output `first`, in the numbers that it is kept in.
+template <class Weight>
+const Weight* panel_of(const Linear& linear, int64_t first) {
+    return static_cast<const Weight*>(linear.weight) + first * linear.width;
+}
+
+// Eight bits as bfloat16.
+inline void widen(const int8_t* panel, int64_t numbers, uint16_t* wide) {
+    for (int64_t at = 0; at < numbers; at += 2 * LANES) {
+        write(wide + at, Bfloat16::groups(panel + at));
+        if (at % 64 == 0) __builtin_prefetch(panel + at + 2048);
     }
-    return static_cast<const typename Numbers::Number*>(linear.weight) + first * linear.width;
+}
+
+// What the pass `pass` of `passes` over the rows asks for of the panel `next`: its share of it, spread over its groups.
+template <class Numbers>
+Ahead ahead_of(const Linear& linear, int64_t next, int64_t pass, int64_t passes) {
+    const int64_t size = linear.kind == INT8 ? sizeof(int8_t) : sizeof(typename Numbers::Number);
+    const int64_t bytes = PANEL * linear.width * size;
+    const int64_t groups_of_lines = sizeof(typename Numbers::Number) / size;  // PANEL_VECTORS lines are so many groups
+    return {static_cast<const char*>(linear.weight) + next * bytes + pass * bytes / passes, passes * groups_of_lines};
 }
 
 // Scales and biases, where there are some.
@@ -90,24 +114,57 @@ inline void finish(const Linear& linear, int64_t first, int64_t count, float* su
         for (int64_t at = 0; at < count; at++) sums[at] += linear.bias[first + at];
 }
 
-// Calls `take(row, first, count, sums)` with `count` finished sums of a row, the outputs from `first` on.
-template <class Numbers, class Take>
-void apply(const Linear& linear, const typename Numbers::Number* input, int64_t rows, int threads, Take take) {
-    const int64_t panels = (linear.outputs + PANEL - 1) / PANEL, blocks = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-    team().share(panels * blocks, threads, [&](int64_t item) {
-        static thread_local std::vector<typename Numbers::Number> scratch;
-        if (linear.kind == INT8) scratch.resize(PANEL * linear.width);
-        alignas(64) float tile[ROWS_AT_ONCE][PANEL];
-        const int64_t first = item / blocks * PANEL, count = std::min<int64_t>(PANEL, linear.outputs - first);
-        const int64_t begin = item % blocks * ROWS_PER_ITEM, end = std::min(begin + ROWS_PER_ITEM, rows);
-        const auto* panel = panel_of<Numbers>(linear, first, scratch.data());
-        for (int64_t row = begin; row < end; row += ROWS_AT_ONCE) {
-            const int64_t some = std::min<int64_t>(ROWS_AT_ONCE, end - row);
-            multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, tile);
-            for (int64_t one = 0; one < some; one++) {
-                finish(linear, first, count, tile[one]);
-                take(row + one, first, count, tile[one]);
-            }
+// Asks for the lines of a panel's outputs before they are written.
+template <class Out>
+void will_write(const Out* to) {
+    const char* line = reinterpret_cast<const char*>(to);
+    for (int64_t at = 0; at < static_cast<int64_t>(PANEL * sizeof(Out)); at += LINE) __builtin_prefetch(line + at, 1, 2);
+}
+
+// What one thread takes at a time: some rows by one panel.
+struct Item {
+    int64_t first, count;  // outputs
+    int64_t begin, end;    // rows
+    int64_t next;          // the panel that this thread is likely to take after this one
+};
+
+template <class Numbers, class Weight, class Sink>
+void multiply_item(const Linear& linear, const typename Numbers::Number* input, const Item& item, const Weight* panel,
+                   Sink& sink) {
+    alignas(64) float tile[ROWS_AT_ONCE][PANEL];
+    const int64_t passes = (item.end - item.begin + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+    for (int64_t pass = 0; pass < passes; pass++) {
+        const int64_t row = item.begin + pass * ROWS_AT_ONCE, some = std::min<int64_t>(ROWS_AT_ONCE, item.end - row);
+        const Ahead ahead = item.end - item.begin < FEW_ROWS ? Ahead{reinterpret_cast<const char*>(panel), linear.width}
+                                                             : ahead_of<Numbers>(linear, item.next, pass, passes);
+        for (int64_t one = 0; one < some; one++) will_write(sink.place(row + one, item.first));
+        multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, ahead, tile);
+        for (int64_t one = 0; one < some; one++) {
+            finish(linear, item.first, item.count, tile[one]);
+            sink.take(row + one, item.first, item.count, tile[one]);
         }
+    }
+}
+
+// All products of `inputs` [rows, width], given to the sink (see sinks.h).
+template <class Numbers, class Sink>
+void apply(const Linear& linear, const void* inputs, int64_t rows, int threads, Sink&& sink) {
+    using Number = typename Numbers::Number;
+    const auto* input = static_cast<const Number*>(inputs);
+    const int64_t panels = (linear.outputs + PANEL - 1) / PANEL, blocks = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
+    team().share(panels * blocks, threads, [&](int64_t number) {
+        const int64_t first = number / blocks * PANEL, begin = number % blocks * ROWS_PER_ITEM;
+        const Item item{first, std::min<int64_t>(PANEL, linear.outputs - first), begin,
+                        std::min(begin + ROWS_PER_ITEM, rows), (number + threads) / blocks};
+        if constexpr (std::is_same_v<Numbers, Bfloat16>)
+            if (linear.kind == INT8) {
+                const auto* panel = panel_of<int8_t>(linear, first);
+                if (item.end - item.begin <= ROWS_AT_ONCE) return multiply_item<Numbers>(linear, input, item, panel, sink);
+                static thread_local std::vector<uint16_t> scratch;
+                scratch.resize(PANEL * linear.width);
+                widen(panel, PANEL * linear.width, scratch.data());
+                return multiply_item<Numbers>(linear, input, item, scratch.data(), sink);
+            }
+        multiply_item<Numbers>(linear, input, item, panel_of<Number>(linear, first), sink);
     });
 }
