@@ -53,8 +53,8 @@ chaos: setup $(STAMPS)/tools
 	$(PY) -m pytest -s tests/chaos
 
 bench: setup $(STAMPS)/tools
-	@for bench in $(basename $(notdir $(wildcard tests/bench/[a-z]*.py))); do \
-	  echo "== $$bench" && $(PY) -m tests.bench.$$bench || exit 1; \
+	@for bench in $$(grep -l __main__ tests/bench/[a-z]*.py); do \
+	  bench=$$(basename $$bench .py) && echo "== $$bench" && $(PY) -m tests.bench.$$bench || exit 1; \
 	done
 
 clean:

@@ -7,9 +7,13 @@ with the server.
 Machines differ, and shared ones from minute to minute. So beside tokens per second it prints them times the seconds
 that a decode step of 32 sequences with 200 tokens of context takes transformers, the mean of one measured before each
 run and one after it: 32 would be a server that does nothing but such steps, back to back, always full. And it prints
-where the time went: how long the worker computed by its own reports, and the processor time of each process.
+how long the worker computed by its own reports, and the processor time of each process.
 
-Run: ``python -m tests.bench.burst``. Prints, asserts nothing.
+Then the same burst once more, at a server of its own whose worker and gateway run under stopwatches
+(``tests/bench/layers``): where the time of an iteration goes, layer by layer. They cost a little, so no figure of the
+runs before is theirs; how much they cost is printed.
+
+Run: ``python -m tests.bench.burst [rate | layers]``, both when none is named. Prints, asserts nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from random import Random
 
 import aiohttp
 
+from tests.bench.layers.marks import read
+from tests.bench.layers.table import Seen, table
 from tests.system.cluster import Cluster, descendants, start_cluster
 from workers.engine_settings import DEFAULT_MODEL
 
@@ -61,8 +67,12 @@ def main() -> None:
     parser.add_argument("--quantize", default=None)
     parser.add_argument("--threads", default=None)
     parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("only", nargs="?", choices=("rate", "layers"))
     options = parser.parse_args()
-    asyncio.run(bursts(options))
+    if options.only != "layers":
+        asyncio.run(bursts(options))
+    if options.only != "rate":
+        asyncio.run(burst_by_layers(options))
 
 
 def reference_ms(options: argparse.Namespace) -> float:
@@ -77,15 +87,19 @@ def reference_ms(options: argparse.Namespace) -> float:
     return float(output.split()[-1])
 
 
-async def bursts(options: argparse.Namespace) -> None:
+def server_flags(options: argparse.Namespace) -> list[str]:
     flags = ["--model", options.model, "--max-slots", "32", "--max-model-len", "1024"]
     flags += [] if options.quantize else ["--dtype", options.dtype]
     for name in ("model_cache", "forward", "quantize", "threads"):
         value = getattr(options, name)
         flags += [] if value is None else [f"--{name.replace('_', '-')}", value]
+    return flags
+
+
+async def bursts(options: argparse.Namespace) -> None:
     normalised = []
     with tempfile.TemporaryDirectory() as folder:
-        async with start_cluster(Path(folder), *flags, start_within_s=START_WITHIN_S) as cluster:
+        async with start_cluster(Path(folder), *server_flags(options), start_within_s=START_WITHIN_S) as cluster:
             await burst(cluster.base_url, WARM_UP)
             before_ms = reference_ms(options)
             for run in range(options.runs):
@@ -93,12 +107,33 @@ async def bursts(options: argparse.Namespace) -> None:
                 streams = await burst(cluster.base_url, run)
                 spent = (await Spent.by(cluster)).since(spent)
                 after_ms = reference_ms(options)
-                rate = report(run, streams, spent)
+                rate = report(f"run {run}", streams, spent)
                 normalised.append(rate * (before_ms + after_ms) / 2000)
                 steps = f"{before_ms:.0f} ms before, {after_ms:.0f} after"
                 print(f"  times transformers' step ({steps}): {normalised[-1]:.1f}")
                 before_ms = after_ms
     print(f"normalised, median of {options.runs} runs: {statistics.median(normalised):.1f}")
+
+
+async def burst_by_layers(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        up = ("tests.bench.layers.up", folder)
+        flags = server_flags(options)
+        async with start_cluster(out, *flags, start_within_s=START_WITHIN_S, module=up) as cluster:
+            await burst(cluster.base_url, WARM_UP)
+            spent, began_s = await Spent.by(cluster), time.perf_counter()
+            streams = await burst(cluster.base_url, 0)
+            ended_s, spent = time.perf_counter(), (await Spent.by(cluster)).since(spent)
+            step_ms = reference_ms(options)
+        worker, gateway = read(out / "workers.json"), read(out / "gateway.json")
+    arrivals_s = [at_s for stream in streams for at_s in stream.arrivals_s]
+    others = {role: spent.cpu_s[role] for role in ("redis", "clients")}
+    seen = Seen(began_s=began_s, ended_s=ended_s, arrivals_s=arrivals_s, cpu_s=others)
+    report("under stopwatches", streams, spent)
+    print(*table(worker, gateway, seen), sep="\n")
+    count, context = REFERENCE
+    print(f"beside it, transformers' own step of {count} sequences at {context} tokens: {step_ms:.1f} ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +211,7 @@ async def receive(http: aiohttp.ClientSession, base_url: str, model: str, stream
                 stream.tokens = usage["completion_tokens"]
 
 
-def report(run: int, streams: list[Stream], spent: Spent) -> float:
+def report(name: str, streams: list[Stream], spent: Spent) -> float:
     """Print a run; its tokens per second."""
     began = min(stream.sent_s for stream in streams)
     took_s = max(stream.arrivals_s[-1] for stream in streams) - began
@@ -184,7 +219,7 @@ def report(run: int, streams: list[Stream], spent: Spent) -> float:
     gaps = [b - a for stream in streams for a, b in zip(stream.arrivals_s, stream.arrivals_s[1:], strict=False)]
     first = [stream.arrivals_s[0] - stream.sent_s for stream in streams]
     rate = tokens / took_s
-    print(f"run {run}: {len(streams)} requests, {tokens} tokens in {took_s:.1f} s: {rate:.0f} tokens/s")
+    print(f"{name}: {len(streams)} requests, {tokens} tokens in {took_s:.1f} s: {rate:.0f} tokens/s")
     print(f"  between tokens {1000 * statistics.median(gaps):.1f} ms in the median, {1000 * max(gaps):.0f} at most;")
     print(f"  to the first {1000 * statistics.median(first):.0f} ms in the median, {1000 * max(first):.0f} at most")
     print(f"  the worker computed for {spent.busy_s:.1f} s;", end=" ")

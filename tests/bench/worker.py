@@ -87,9 +87,11 @@ def burst(options: argparse.Namespace) -> None:
 
 def worker_flags(options: argparse.Namespace) -> dict[str, object]:
     flags = {"model": options.model, "dtype": options.dtype, "device": options.device, "max-slots": options.slots}
-    flags["max-model-len"] = options.max_model_len
+    flags |= {"max-model-len": options.max_model_len, "forward": options.forward}
     if options.threads is not None:
         flags["threads"] = options.threads
+    if options.quantize is not None:
+        flags["quantize"] = options.quantize
     if options.deterministic:
         flags["deterministic"] = True
     return flags
@@ -200,22 +202,24 @@ def steps(options: argparse.Namespace) -> None:
 def _measure(
     ours: Steps, clock: Callable[[], float], step: Callable[[], None], *, repeats: int
 ) -> tuple[float, dict[str, float]]:
-    """The median of a step, and the mean of each of its parts, in milliseconds."""
+    """The median of a step in milliseconds; and, of as many more under a stopwatch, the mean of each layer."""
     step()
     times = []
-    with ours.parts(clock) as parts:
+    for _ in range(repeats):
+        began = clock()
+        step()
+        times.append(clock() - began)
+    with ours.parts(clock) as spent:
+        before = spent()
         for _ in range(repeats):
-            began = clock()
             step()
-            times.append(clock() - began)
-    means = {part: 1000 * spent / repeats for part, spent in parts.items()}
-    if means:
-        means["the rest"] = 1000 * statistics.mean(times) - sum(means.values())
-    return 1000 * statistics.median(times), means
+        after = spent()
+    parts = {layer: 1000 * (seconds - before.get(layer, 0.0)) / repeats for layer, seconds in after.items()}
+    return 1000 * statistics.median(times), parts
 
 
 def _print(name: str, ours: float, theirs: float, parts: dict[str, float]) -> None:
-    where = ", ".join(f"{part} {spent:.1f}" for part, spent in parts.items())
+    where = ", ".join(f"{part} {spent:.1f}" for part, spent in sorted(parts.items(), key=lambda part: -part[1]))
     print(f"{name:>22} {ours:8.1f} {theirs:13.1f} {ours / theirs:6.2f}  {where}", flush=True)
 
 

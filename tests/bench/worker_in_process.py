@@ -24,6 +24,8 @@ def load(options: argparse.Namespace) -> Engine:
             max_model_len=options.max_model_len,
             threads=1,
             deterministic=options.deterministic,
+            forward=options.forward,
+            quantize=options.quantize,
         ),
         lambda _: None,
     )

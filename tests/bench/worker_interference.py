@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--forward", default="auto")
+    parser.add_argument("--quantize", default=None)
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--processor-time", action="store_true")

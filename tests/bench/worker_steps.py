@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from tests.bench.dense import TOKENS
+from tests.bench.layers.of_worker import MODEL
+from tests.bench.layers.stopwatch import Clock, Stopwatch, cost_s, timing
 from tests.workers.engine_support import NOTHING, Options
-from workers.fast.kernels import Kernels, Linear
 from workers.loading import load_engine
 from workers.weights import default_cache, find_model
 from workers.wire import NewSequence, PrefillSpan, Sampling
 
 ROOM = 64
-PARTS = {
-    "linears": [(Linear, "store"), (Linear, "add"), (Linear, "gate")],
-    "attention": [(Kernels, "attend")],
-    "norms": [(Kernels, "normalise")],
-    "head and choice": [(Linear, "best")],
-}
+REST = "the rest"
 
 
 class Steps:
@@ -51,31 +45,11 @@ class Steps:
         self.engine.execute(replace(NOTHING, decode=tuple(range(count))))
 
     @contextmanager
-    def parts(self, clock: Callable[[], float]) -> Iterator[dict[str, float]]:
-        """Seconds by part of what runs meanwhile, of the fused forward's calls."""
-        spent: dict[str, float] = defaultdict(float)
-
-        def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*arguments: Any) -> Any:
-                began = clock()
-                result = call(*arguments)
-                spent[part] += clock() - began
-                return result
-
-            return run
-
-        patches = [
-            patch.object(owner, name, timed(part, getattr(owner, name)))
-            for part, calls in PARTS.items()
-            for owner, name in calls
-        ]
-        for one in patches:
-            one.start()
-        try:
-            yield spent
-        finally:
-            for one in patches:
-                one.stop()
+    def parts(self, clock: Clock) -> Iterator[Callable[[], dict[str, float]]]:
+        """What gives seconds by layer of what runs meanwhile."""
+        stopwatch = Stopwatch(REST, clock=clock, cost_s=cost_s(clock))
+        with timing(stopwatch, MODEL):
+            yield stopwatch.read
 
     def _start(self, count: int, length: int) -> None:
         per_sequence = -(-(length + ROOM) // self.engine.block_size)

@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 READY = "Ctrl-C stops it."
 START_WITHIN_S = 60.0  # without a model; starting Python four times on a loaded machine
 STOP_WITHIN_S = 40.0
+UP = ("gateway", "up")
 
 
 def script(**fields: object) -> str:
@@ -131,11 +132,18 @@ def still_running(pids: set[int]) -> set[int]:
 
 @asynccontextmanager
 async def start_cluster(
-    folder: Path, *flags: str, gateways: int = 1, start_within_s: float = START_WITHIN_S
+    folder: Path,
+    *flags: str,
+    gateways: int = 1,
+    start_within_s: float = START_WITHIN_S,
+    module: Sequence[str] = UP,
 ) -> AsyncIterator[Cluster]:
-    """`sluicegate up` with ``flags`` on free ports, serving; stopped at the end, and nothing of it left."""
+    """`sluicegate up` with ``flags`` on free ports, serving; stopped at the end, and nothing of it left.
+
+    ``module`` and its first words run it.
+    """
     ports = consecutive_free_ports(gateways)
-    command = [sys.executable, "-m", "gateway", "up", "--port", str(ports[0]), "--gateways", str(gateways), *flags]
+    command = [sys.executable, "-m", *module, "--port", str(ports[0]), "--gateways", str(gateways), *flags]
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
