@@ -11,6 +11,12 @@ REDIS_SERVER := $(VENV)/libexec/sluicegate/redis-server
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt
 
+# Three processes of tests for two cores: while one waits for a socket or a clock, the others compute.
+TESTERS = $(shell echo $$(((3 * $$(nproc) + 1) / 2)))
+
+# Tests start interpreters by the hundred; without bytecode each would compile everything that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run check test test-clients chaos bench clean
@@ -36,11 +42,11 @@ check: $(STAMPS)/tools $(REDIS_SERVER)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
-	$(PY) -m pytest -q -n auto -m "not torch and not system"
+	$(PY) -m pytest -q -n $(TESTERS) -m "not torch and not system" --hypothesis-profile=quick
 
 # Tests that start processes, or compute with every core, run one after the other.
 test: setup $(STAMPS)/tools
-	$(PY) -m pytest -q -n auto -m "not torch and not system"
+	$(PY) -m pytest -q -n $(TESTERS) -m "not torch and not system"
 	$(PY) -m pytest -m "torch or system"
 
 # What these clients warn about is theirs: connections that they leave open, and each other's older versions.

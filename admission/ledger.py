@@ -93,9 +93,9 @@ class Ledger:
         return self.num_blocks is None or blocks - self._num_held(shared) + spare <= self.room
 
     def open(self, *, blocks_now: int, blocks_in_all: int, promise: Promise, shared: Sequence[int] = ()) -> Holding:
-        """Let a sequence in: it begins with the ``shared`` blocks, takes new ones up to ``blocks_now``, and is promised
+        """Let a sequence in, with ``shared`` blocks first, new ones up to ``blocks_now``, and the rest promised.
 
-        the rest. Ask ``can_open`` first.
+        Ask ``can_open`` first.
         """
         if self.num_blocks is not None:
             cost = blocks_in_all - self._num_held(shared)

@@ -33,3 +33,21 @@ class Limits:
     max_in_flight: int = 1
     guaranteed_slots: tuple[tuple[str, int], ...] = ()
     unpreemptible: tuple[str, ...] = ()
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise ``ValueError`` for limits under which nothing, or not every decoding sequence, could run."""
+    for name in ("max_slots", "block_size", "max_in_flight"):
+        if getattr(limits, name) < 1:
+            raise ValueError(f"{name} must be at least 1")
+    for name in ("token_budget", "prefill_chunk", "kv_blocks"):
+        value = getattr(limits, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1")
+    if any(size < 1 for size in limits.preferred_sizes) or limits.max_queue_delay_us < 0:
+        raise ValueError("preferred_sizes must be at least 1 and max_queue_delay_us at least 0")
+    guaranteed = [slots for _, slots in limits.guaranteed_slots]
+    if any(slots < 0 for slots in guaranteed) or sum(guaranteed) > limits.max_slots:
+        raise ValueError("guaranteed_slots must be at least 0 each, and all of them at most max_slots")
+    if limits.token_budget is not None and limits.token_budget < limits.max_slots:
+        raise ValueError("token_budget must be at least max_slots: every slot decodes in every iteration")

@@ -229,6 +229,13 @@ class MemoryQueue:
         is_better = item.entry.rank < victim.entry.rank and item.score < victim.score
         return Told(num_passed=num_passed, may_exchange=item.preempts and is_better)
 
+    def forget_as_told(self, driver_id: str, waiting: Iterable[str], now_us: int) -> None:
+        """As ``forget_driver``; what of it waits for others is told, as nobody told what the driver had received."""
+        for item in [self._items[entry_id] for entry_id in waiting if entry_id in self._items]:
+            self._put_back(item, now_us, pinned_to=None)
+        for item in self._owned(driver_id, list(self._items)):
+            self._finish(item, Ending.LOST, now_us)
+
     # --- rules --------------------------------------------------------------------------------------------------------
 
     def _arrive(self, entry: Entry, rule: ClassRule, now_us: int) -> Item:

@@ -246,6 +246,9 @@ class QueueObserver(Protocol):
 
     def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None: ...
 
+    def forgot(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
+        """The driver is gone. These of what it had wait for others; what it held is lost."""
+
 
 class NoObserver:
     """Nobody looks."""
@@ -263,4 +266,7 @@ class NoObserver:
         pass
 
     def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None:
+        pass
+
+    def forgot(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
         pass

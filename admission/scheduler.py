@@ -8,7 +8,8 @@ One plan, in this order:
 1. **Grow.** Decoding sequences whose next token needs one more KV block get it, best class and oldest first. When none
    is left, the preset chooses a victim; while the victim's blocks are named by a plan in flight the sequence stalls.
 2. **Place.** Claimed sequences start while slots and memory allow, in the preset's waiting order: in every plan, or
-   under a preset that holds its batch only when nothing runs. The head is not passed over.
+   under a preset that holds its batch only when nothing runs. The head is not passed over, save one that waits for a
+   prefix which another sequence computes, and that a bounded number of times.
 3. **Decode.** Every sequence whose prefill is done emits one token.
 4. **Prefill.** The rest of the budget goes to chunks, in the order in which sequences started; a preset without a
    budget computes prompts whole. The last chunk emits the first token.
@@ -29,6 +30,7 @@ from collections import deque
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+from admission.demand import want_of
 from admission.events import (
     Cancelled,
     Claimed,
@@ -43,21 +45,19 @@ from admission.events import (
     SequenceSpec,
     Step,
     Want,
-    Weakest,
     WorkerLost,
 )
-from admission.formation import gathered_at, num_free
+from admission.formation import gathered_at
 from admission.ledger import Ledger
 from admission.lifecycle import State
-from admission.limits import Limits
+from admission.limits import Limits, check_limits
 from admission.memory import Memory
 from admission.planner import Planner
 from admission.prefixes import Prefixes
-from admission.presets import KvAdmission, PrefixReuse, Preset, Progress, SlotPreemption
+from admission.presets import PrefixReuse, Preset, Progress
 from admission.roster import Outbox, Roster
 from admission.sequence import Sequence
 from admission.swaps import Swaps
-from admission.victims import slot_victim_key
 
 
 class ReportError(Exception):
@@ -74,9 +74,9 @@ class LedgerMismatch(ReportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInFlight:
-    """A plan on the worker: whose last token it emits, how far it computes those that it prefills, and how many blocks
+    """A plan on the worker, and what holds once it has run.
 
-    are in use once it is applied.
+    ``finals`` have got their last token, ``fills`` are computed up to so many tokens, and so many blocks are in use.
     """
 
     step: int
@@ -209,54 +209,8 @@ class Scheduler:
                 self._on_limits_changed(limits)
 
     def want(self) -> Want:
-        """What this scheduler would take from the store now.
-
-        Slots that come back with the plans in flight count as free: what is claimed for them is here in time. Room is
-        told in tokens of prompt and expected output; a rule that looks at the prompt alone claims by slots instead, as
-        long as there is any room, and what then does not fit waits here for memory.
-        """
-        roster = self._roster
-        slots = num_free(roster, self._preset.batching, self._limits)
-        kv_tokens = self._memory.room_tokens(roster.claimed, num_running=roster.slots.in_use)
-        may_displace = slots == 0 or kv_tokens is not None
-        return Want(
-            slots=0 if kv_tokens == 0 else slots,
-            kv_tokens=None if self._preset.kv_admission is KvAdmission.PROMPT else kv_tokens,
-            weakest=self._weakest() if may_displace else None,
-            short=self._short(),
-        )
-
-    def _short(self) -> tuple[tuple[str, int], ...]:
-        if not self._limits.guaranteed_slots:
-            return ()
-        missing = [(name, slots - self._roster.num_of(name)) for name, slots in self._limits.guaranteed_slots]
-        return tuple([(name, slots) for name, slots in missing if slots > 0])
-
-    def _weakest(self) -> Weakest | None:
-        """What gives its slot to a better newcomer: the lowest class, in it the most remaining work.
-
-        Not what must stay, nor one of a class that has no more than its guaranteed slots.
-        """
-        if self._preset.slot_preemption is SlotPreemption.NEVER:
-            return None
-        batch, step = self._roster.batch, self._roster.next_step
-        decoding = next((s for s in batch.most_work() if self._may_yield(s)), None)
-        others = [*batch.prefilling, *batch.stalled, *self._roster.claimed]
-        candidates = [s for s in others if self._may_yield(s)]
-        if decoding is not None:
-            candidates.append(decoding)
-        if not candidates:
-            return None
-        victim = max(candidates, key=lambda s: slot_victim_key(s.spec.rank, s.remaining_by(step), s.number))
-        return Weakest(sequence_id=victim.spec.sequence_id, rank=victim.spec.rank, score=victim.spec.score)
-
-    def _may_yield(self, sequence: Sequence) -> bool:
-        if self._memory.must_stay(sequence):
-            return False
-        class_name = sequence.spec.class_name
-        return all(
-            name != class_name or self._roster.num_of(name) > slots for name, slots in self._limits.guaranteed_slots
-        )
+        """What this scheduler would take from the store now."""
+        return want_of(self._roster, self._memory, self._preset, self._limits)
 
     def _wake_at(self, now: int) -> int | None:
         """The next deadline, or when a batch that gathers has waited long enough, whichever comes first."""
@@ -355,21 +309,3 @@ class Scheduler:
         newest_first = sorted(self._roster.batch, key=lambda s: (self._memory.must_stay(s), -s.number))
         for sequence in newest_first[: max(0, len(newest_first) - limits.max_slots)]:
             self._roster.pause(sequence, announce=PauseReason.SLOT)
-
-
-def check_limits(limits: Limits) -> None:
-    """Raise ``ValueError`` for limits under which nothing, or not every decoding sequence, could run."""
-    for name in ("max_slots", "block_size", "max_in_flight"):
-        if getattr(limits, name) < 1:
-            raise ValueError(f"{name} must be at least 1")
-    for name in ("token_budget", "prefill_chunk", "kv_blocks"):
-        value = getattr(limits, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1")
-    if any(size < 1 for size in limits.preferred_sizes) or limits.max_queue_delay_us < 0:
-        raise ValueError("preferred_sizes must be at least 1 and max_queue_delay_us at least 0")
-    guaranteed = [slots for _, slots in limits.guaranteed_slots]
-    if any(slots < 0 for slots in guaranteed) or sum(guaranteed) > limits.max_slots:
-        raise ValueError("guaranteed_slots must be at least 0 each, and all of them at most max_slots")
-    if limits.token_budget is not None and limits.token_budget < limits.max_slots:
-        raise ValueError("token_budget must be at least max_slots: every slot decodes in every iteration")

@@ -41,7 +41,7 @@ _PARTS = ("_entries", "_lanes", "_lines", "_bounds", "_drivers", "_wants")
 
 _ACTS = ("offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver", "reconcile")
 
-NUMBERED = frozenset({"offer", "claim", "collect", "withdraw", "settle", "give_back"})
+NUMBERED = frozenset({"offer", "claim", "collect", "withdraw", "settle", "give_back", "forget_driver"})
 """Acts that have a number among all on their queue, which their result begins with."""
 
 _NUMBER_AFTER = """
@@ -185,11 +185,18 @@ class QueueScripts:
         self._observer.returned(act, driver_id, entry_ids)
 
     async def forget_driver(self, driver_id: str, received: Sequence[str]) -> None:
-        await self._run("forget_driver", driver_id, "", *received)
+        await self._forget(driver_id, "", *received)
 
     async def forget_silent_driver(self, driver_id: str, beat: str) -> bool:
         """Forget a driver that was last heard of at ``beat``; False: it has been heard of since."""
-        return bool(await self._run("forget_driver", driver_id, beat) == b"forgotten")
+        return await self._forget(driver_id, beat)
+
+    async def _forget(self, driver_id: str, *arguments: str) -> bool:
+        act, (outcome, waiting) = await self._act("forget_driver", driver_id, *arguments)
+        is_forgotten = bool(outcome == b"forgotten")
+        if is_forgotten:
+            self._observer.forgot(act, driver_id, tuple([entry_id.decode() for entry_id in waiting]))
+        return is_forgotten
 
     async def reconcile(self) -> bool:
         """Whether the queue was whole; else it has begun anew."""

@@ -28,10 +28,6 @@ class Slots:
         """Slots that are held, those that drain included."""
         return len(self._holders)
 
-    @property
-    def draining(self) -> int:
-        return len(self._draining)
-
     def holder(self, slot: int) -> Sequence | None:
         return self._holders.get(slot)
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from admission.classes import PriorityClass
 from admission.cost import CostModel
-from admission.limits import Limits
+from admission.limits import Limits, check_limits
 from admission.presets import Preset
 from admission.queue import NO_CLASS_RULE, ClassRule, QueueBounds
 from admission.record.entries import TimeUnit
 from admission.record.simulated import DRIVER, Doorway
-from admission.scheduler import check_limits
 from admission.standing import WaitingOrderName
 from admission.trace_csv import Arrival
 

@@ -17,16 +17,17 @@ USAGE_ERROR = 2
 HELP = """\
 usage: sluicegate COMMAND [--flag VALUE ...]
 
-  up         serve a model on this machine: Redis, workers and gateways, as children of one command
+  up         serve a model on this machine: Redis, workers and gateways together
   gateway    one gateway alone: HTTP in front, workers and a Redis behind
   worker     one worker alone: one model, executing the plans of a gateway
-  simulate   run the scheduler on a scenario or an arrival trace and tell what it would have done
-  replay     check that recorded events give the recorded plans again, or tell what would have happened otherwise
+  simulate   run a scenario or an arrival trace through the scheduler
+  replay     decide what was recorded again, or tell what would have happened
   fit        fit what an iteration costs to recorded logs
   explain    tell what happened to one request, from recorded logs
   trace      draw what was recorded, as a page or for Perfetto
 
-`sluicegate COMMAND --help` explains a command's settings: flags, SLUICEGATE_* variables or a TOML file (--config).
+`sluicegate COMMAND --help` explains a command's settings: flags, SLUICEGATE_*
+variables or a TOML file (--config).
 """
 
 

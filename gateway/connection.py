@@ -123,7 +123,10 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """An unknown ``Expect`` is answered by aiohttp before any middleware runs; it gets our shape here."""
+        """Send the answer to a client that takes it, or cut the client.
+
+        An unknown ``Expect`` is answered by aiohttp before any middleware runs; it gets our shape here.
+        """
         if isinstance(resp, web.HTTPException):
             resp = http_exception_response(resp)
             sign(request, resp)

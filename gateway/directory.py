@@ -48,10 +48,6 @@ class Directory:
         self._gateway_key = GATEWAY_PREFIX + gateway_id
         self._leases = Leases(client, holder=gateway_id, ttl_ms=WORKER_LEASE_TTL_MS)
 
-    async def ping(self) -> None:
-        async with bounded("ping"):
-            await self._client.ping()
-
     # --- gateways -----------------------------------------------------------------------------------------------------
 
     async def announce(self, relay_address: str) -> None:

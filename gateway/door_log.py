@@ -7,7 +7,17 @@ from collections.abc import Sequence
 
 from admission.classes import PriorityClass
 from admission.queue import Claim, Entry, OfferResult, QueueBounds, Withdrawal
-from admission.record.entries import Answered, DoorOpened, Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+from admission.record.entries import (
+    Answered,
+    DoorOpened,
+    Forgot,
+    Given,
+    LogEntry,
+    OfferMade,
+    Returned,
+    Settled,
+    Withdrew,
+)
 from admission.standing import WaitingOrderName
 from gateway.clock import Clock
 from gateway.recording import Recorder
@@ -42,6 +52,7 @@ class DoorLog:
             )
 
         self._log = recorder.log("door", opens)
+        self._log.before()  # a door at which nothing happens has a log, too: else it would look like one that is lost
 
     def of(self, model: str) -> QueueWatcher:
         return QueueWatcher(self, model, self._clock)
@@ -130,6 +141,11 @@ class QueueWatcher:
     def withdrew(self, act: int, entry_id: str, withdrawal: Withdrawal) -> None:
         self._door.add(
             Withdrew(now_us=self._clock(), act=act, model=self._model, sequence_id=entry_id, outcome=withdrawal.outcome)
+        )
+
+    def forgot(self, act: int, driver_id: str, entry_ids: Sequence[str]) -> None:
+        self._door.add(
+            Forgot(now_us=self._clock(), act=act, model=self._model, driver_id=driver_id, waiting=tuple(entry_ids))
         )
 
 

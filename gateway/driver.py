@@ -299,13 +299,13 @@ class _Gauges:
 
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
-        self.slots = 0
+        self._slots = 0
         self._kv_blocks = 0
 
     def set(self, *, slots: int, kv_blocks: int) -> None:
-        if slots != self.slots:
-            self._metrics.slots_in_use.inc(slots - self.slots)
-            self.slots = slots
+        if slots != self._slots:
+            self._metrics.slots_in_use.inc(slots - self._slots)
+            self._slots = slots
         if kv_blocks != self._kv_blocks:
             self._metrics.kv_blocks_in_use.inc(kv_blocks - self._kv_blocks)
             self._kv_blocks = kv_blocks

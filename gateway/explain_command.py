@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ import orjson
 
 from admission.record.entries import TimeUnit
 from admission.record.explain import Explanation, UnknownRequest
-from gateway.log_command import LogParser, refuse, say
+from gateway.command_line import LineParser, note, refuse, run, say
 from gateway.log_files import BadLog
 from gateway.log_stories import read_stories, when
 
@@ -22,6 +21,10 @@ UNKNOWN = 1
 def explain_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code: 1 when no log knows the request."""
     arguments = _parser().parse_args(argv)
+    return run("explain", lambda: _explain(arguments))
+
+
+def _explain(arguments: argparse.Namespace) -> int:
     try:
         stories = read_stories(arguments.logs)
         explanations = stories.explainer().request(arguments.request_id)
@@ -30,9 +33,9 @@ def explain_main(argv: Sequence[str]) -> int:
     except UnknownRequest:
         refuse("explain", f"no request {arguments.request_id!r} in these logs")
         return UNKNOWN
+    note("explain", stories.remarks)
     if arguments.json:
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.buffer.write(orjson.dumps([asdict(each) for each in explanations], option=options))
+        say(orjson.dumps([asdict(each) for each in explanations], option=orjson.OPT_INDENT_2).decode())
     else:
         say(*_lines(explanations, stories.clocks.unit))
     return 0
@@ -49,7 +52,7 @@ def _lines(explanations: Sequence[Explanation], unit: TimeUnit) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = LogParser("explain", description="Tell what happened to one request, from recorded logs.")
+    parser = LineParser("explain", description="Tell what happened to one request, from recorded logs.")
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of gateways: files, or their folders")
     parser.add_argument("request_id", metavar="REQUEST_ID", help="as in the header x-request-id and in every log line")
     parser.add_argument("--json", action="store_true", help="the same as data")

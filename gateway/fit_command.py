@@ -16,20 +16,28 @@ from admission.record.course import Course, Timed, follow
 from admission.record.entries import TimeUnit
 from admission.record.fit import FitError, error_of, fit_cost
 from admission.record.snapshot import SnapshotError
-from gateway.log_command import LogParser, refuse, say
+from gateway.command_line import LineParser, note, refuse, run, say
 from gateway.log_files import BadLog, Logs, read_logs
 from gateway.log_stories import entries_of
 from gateway.simulate_cost import cost_option
+
+NOTHING_RAN = "no iteration was executed in these logs"
 
 
 def fit_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code."""
     arguments = _parser().parse_args(argv)
+    return run("fit", lambda: _fit(arguments))
+
+
+def _fit(arguments: argparse.Namespace) -> int:
     try:
-        courses = read_courses(read_logs(arguments.logs))
+        logs = read_logs(arguments.logs)
+        courses = read_courses(logs)
         cost, error = fit(courses)
     except BadLog as refusal:
         return refuse("fit", str(refusal))
+    note("fit", logs.remarks())
     say(cost_option(cost), *fit_lines(courses, error))
     return 0
 
@@ -58,7 +66,7 @@ def fit(courses: Sequence[Course]) -> tuple[CostModel, FitError]:
     iterations = _iterations(courses)
     cost = fit_cost(iterations)
     if cost is None:
-        raise BadLog("no iteration was executed in these logs")
+        raise BadLog(NOTHING_RAN)
     return cost, error_of(cost, iterations)
 
 
@@ -82,6 +90,6 @@ def _iterations(courses: Sequence[Course]) -> list[Timed]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = LogParser("fit", description="Fit a cost model to recorded iterations, and tell its error.")
+    parser = LineParser("fit", description="Fit a cost model to recorded iterations, and tell its error.")
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
     return parser

@@ -6,6 +6,7 @@ Every child gets all its settings as flags and none of the parent's `SLUICEGATE_
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from socket import gethostname
 from tempfile import gettempdir, mkdtemp
 
 from gateway.process import Child, ChildSpec
@@ -118,6 +120,15 @@ def relay_address(run_dir: Path, index: int) -> str:
     return f"unix:{run_dir / f'g{index}.sock'}"
 
 
+def gateway_id(port: int) -> str:
+    """The same at every start, as the bound on what a gateway records holds for all its runs; no other may have it.
+
+    The host may have any name; what an id cannot hold of it is left out.
+    """
+    host = re.sub(r"[^A-Za-z0-9_.:-]+", "-", gethostname())[:100]
+    return f"{host}-{port}"
+
+
 def worker_spec(settings: UpSettings, run_dir: Path, index: int) -> ChildSpec:
     fields = _MODEL if settings.fake_worker is None else _FAKE
     return ChildSpec(
@@ -141,6 +152,7 @@ def gateway_spec(settings: UpSettings, run_dir: Path, redis_url: str, index: int
             *("--redis", redis_url),
             *("--worker", ",".join(workers)),
             *("--relay", relay_address(run_dir, index)),
+            *("--gateway-id", gateway_id(settings.port + index)),
             *_flags(settings, _DECISIONS),
         ),
         env=_environment(),

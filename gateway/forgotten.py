@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from gateway.streams import Stream
+from gateway.stream import Stream
 
 WAITING_BEATS = 5
 """Of which nothing has come, while all workers are driven here: an offer or a claim on its way arrives within these."""

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from gateway.frames import HANDSHAKE_TIMEOUT_S, FrameConnection, LinkLost, dial
+from gateway.frames import FrameConnection, LinkLost
+from gateway.handshake import HANDSHAKE_TIMEOUT_S, dial
 from workers.wire import Hello, Message, PlanMessage, ReportMessage, TokenizerFiles, TokenizerRequest, Welcome
 
 PROGRESS_TIMEOUT_S = 30.0

@@ -10,6 +10,7 @@ from admission.record.clocks import Clocks
 from admission.record.entries import LogEntry, TimeUnit
 from admission.record.explain import Explainer
 from admission.record.sentences import Sentence
+from admission.record.skew import skew
 from admission.record.snapshot import SnapshotError
 from admission.record.story import Story
 from admission.record.tell import NoStory, tell
@@ -18,11 +19,12 @@ from gateway.log_files import BadLog, Segment, read_logs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stories:
-    """All that the given logs hold."""
+    """All that the given logs hold. ``remarks``: what is missing from them."""
 
     drivers: tuple[Story, ...]
     doors: tuple[tuple[LogEntry, ...], ...]
     clocks: Clocks
+    remarks: tuple[str, ...]
 
     def explainer(self) -> Explainer:
         return Explainer(self.doors, self.drivers, self.clocks)
@@ -40,7 +42,17 @@ def read_stories(paths: Sequence[Path]) -> Stories:
             stories.append(tell(entries, offset_us=clocks.offset_us(entries)))
         except (NoStory, SnapshotError) as error:
             raise BadLog(f"{path}: {error}") from None
-    return Stories(drivers=tuple(stories), doors=doors, clocks=clocks)
+    remarks = (*logs.remarks(), *clock_remarks(doors, clocks))
+    return Stories(drivers=tuple(stories), doors=doors, clocks=clocks, remarks=remarks)
+
+
+def clock_remarks(doors: Sequence[Sequence[LogEntry]], clocks: Clocks) -> list[str]:
+    """Whether times of different gateways may be held against each other."""
+    found = skew(doors, clocks)
+    if found is None:
+        return []
+    by = f"{found.least_us / 1_000_000:.1f} s or more"
+    return [f"the clock of {found.ahead} is ahead of that of {found.behind} by {by}: their times do not go together"]
 
 
 def entries_of(segments: Sequence[Segment]) -> tuple[LogEntry, ...]:

@@ -60,7 +60,17 @@ class Shelf:
         self._open.add(path)
 
     def end(self, path: Path) -> None:
+        """Nothing more comes to ``path``. A write that failed may have left a part: what is there is what counts."""
         self._open.discard(path)
+        num_bytes = path.stat().st_size if path.exists() else 0
+        self._total += num_bytes - self._sizes[path]
+        self._sizes[path] = num_bytes
+
+    def drop(self, path: Path) -> None:
+        """``path`` has nothing that anybody could read."""
+        path.unlink(missing_ok=True)
+        self._open.discard(path)
+        self._total -= self._sizes.pop(path)
 
     def grow(self, path: Path, num_bytes: int) -> None:
         """``path`` is larger now: delete the oldest of the others until all fit."""
@@ -88,6 +98,7 @@ class LogWriter:
         self._path = Path()
         self._frames = FrameWriter()
         self._next_segment = 0
+        self._has_begun = False  # the file has its opening
         self._is_whole = True  # nothing was dropped here since the last record that was written
         self._num_records = self._num_bytes = self._most_bytes = 0
         self._retry_us = 0
@@ -132,13 +143,15 @@ class LogWriter:
             self._is_whole = False
             return
         number, self._next_segment = self._next_segment, self._next_segment + 1
-        is_whole = opening.is_whole and self._is_whole
+        is_whole = self._is_whole and (opening.is_whole or number == 0)
+        self._folder.mkdir(parents=True, exist_ok=True)  # it may have been cleared away since the last segment
         self._path = self._folder / f"{self._log.name}.{number:06d}{SUFFIX}"
         self._file = self._path.open("xb")
+        self._has_begun = False
         self._shelf.begin(self._path)
         self._frames, self._num_records, self._num_bytes = FrameWriter(), 0, 0
         parts.add(self._frames.start())
-        self._append(replace(opening, segment=number, is_whole=is_whole or number == 0), parts)
+        self._append(replace(opening, segment=number, is_whole=is_whole), parts)
         self._most_bytes = max(self._bounds.segment_bytes, OPENINGS * parts.num_bytes)
         self._is_whole = True
 
@@ -164,22 +177,31 @@ class LogWriter:
             return
         self._file.write(data)
         self._file.flush()
+        self._has_begun = True
         self._num_bytes += len(data)
         self._shelf.grow(self._path, len(data))
 
     def _close(self) -> None:
         file, self._file = self._file, None
-        self._shelf.end(self._path)
-        if file is not None:
+        if file is None:
+            return
+        try:
             file.close()
+        finally:
+            self._shelf.end(self._path)
 
     def _fail(self, error: Exception) -> None:
         if not self._is_failing:
             _log.warning("recording failed, will be tried again", log=self._log.name, error=repr(error))
         self._is_failing, self._is_whole = True, False
         self._retry_us = self._clock() + int(RETRY_S * 1_000_000)
+        is_empty = self._file is not None and not self._has_begun
         with contextlib.suppress(OSError):
             self._close()
+        if is_empty:  # else a disk that stays full would be given a file at every try
+            with contextlib.suppress(OSError):
+                self._shelf.drop(self._path)
+                self._next_segment -= 1
 
 
 class _Parts:

@@ -26,7 +26,8 @@ from gateway.forecast import Forecast, Outlook, WaitForecast, retry_after_s
 from gateway.moves import Moves
 from gateway.queues import Queues
 from gateway.relay import Relay
-from gateway.streams import Stream, Streams
+from gateway.stream import Stream
+from gateway.streams import Streams
 from workers.wire import Delivery, Job, ModelCard, TokenizerFiles, encode
 
 _FULL = {

@@ -34,7 +34,8 @@ from gateway.metrics import Metrics
 from gateway.queues import Queues
 from gateway.relay import Relay
 from gateway.store_acts import StoreActs
-from gateway.streams import Stream, Streams
+from gateway.stream import Stream
+from gateway.streams import Streams
 from workers.wire import Job, decode, encode
 
 MOST_OFFER_S = 30.0
@@ -134,9 +135,8 @@ class Moves:
     async def _offer(self, move: _Move) -> None:
         if not move.stream.is_open or move.entry is not move.stream.entry:
             return
-        rule = replace(
-            self._rules[move.entry.class_name], sheds=False
-        )  # it was in the queue once, and displaces nobody
+        # It was in the queue once, and displaces nobody.
+        rule = replace(self._rules[move.entry.class_name], sheds=False)
         outcome = (await move.offer(move.entry, rule)).outcome
         move.stream.is_placed = move.entry is move.stream.entry
         _log.info("offered again", sequence=move.entry.entry_id, tokens=len(move.stream.output), outcome=outcome.value)

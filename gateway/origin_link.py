@@ -13,7 +13,8 @@ from enum import Enum, auto
 
 from gateway.backoff import Backoff
 from gateway.clock import Clock
-from gateway.frames import FrameConnection, LinkLost, dial
+from gateway.frames import FrameConnection, LinkLost
+from gateway.handshake import dial
 from gateway.journal import Journal
 from gateway.scores import values_of
 from workers.wire import CancelSequences, Deliver, Delivery

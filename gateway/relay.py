@@ -24,7 +24,8 @@ from gateway.backoff import Backoff
 from gateway.clock import Clock
 from gateway.directory import Directory
 from gateway.driver_set import DriverSet
-from gateway.frames import FrameConnection, FrameListener, LinkLost
+from gateway.frames import FrameConnection, LinkLost
+from gateway.handshake import FrameListener
 from gateway.origin_link import UNREACHABLE_S, LinkEnd, OriginLink
 from gateway.streams import Streams
 from workers.wire import CancelSequences, Deliver, Delivery

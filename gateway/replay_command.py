@@ -13,9 +13,10 @@ from pathlib import Path
 
 from admission.presets import PRESETS
 from admission.record.entries import Opened
+from admission.record.sentences import counted
 from admission.record.snapshot import SnapshotError
 from admission.record.verify import Difference, DriverReplay, WrongLog
-from gateway.log_command import LogParser, refuse, say
+from gateway.command_line import LineParser, refuse, run, say
 from gateway.log_files import BadLog, Segment, read_logs, remarks
 from gateway.queue_replay import check_queues
 from gateway.simulate_errors import OptionError
@@ -27,6 +28,10 @@ DIFFERENT = 1
 def replay_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code."""
     arguments = _parser().parse_args(argv)
+    return run("replay", lambda: _replay(arguments))
+
+
+def _replay(arguments: argparse.Namespace) -> int:
     try:
         logs = read_logs(arguments.logs)
         if not logs.drivers:
@@ -37,8 +42,8 @@ def replay_main(argv: Sequence[str]) -> int:
         outcomes = [_verify(segments) for segments in logs.drivers]
     except (BadLog, OptionError) as error:
         return refuse("replay", str(error))
-    is_same, lines = check_queues(logs.doors)
-    say(*lines)
+    is_same, lines = check_queues(logs)
+    say(*lines, *[f"  {remark}" for door in logs.doors for remark in remarks(door)], *logs.unread_remarks())
     return 0 if all(outcomes) and is_same else DIFFERENT
 
 
@@ -57,8 +62,8 @@ def _verify(segments: Sequence[Segment]) -> bool:
             return False
     covered = replay.covered()
     say(
-        f"{opened.driver_id}: {covered.plans:,} plans of {covered.steps:,} steps and {covered.events:,} events"
-        f" are the same, byte for byte ({len(segments)} segment{'s' if len(segments) > 1 else ''})"
+        f"{opened.driver_id}: {counted(covered.plans, 'plan')} of {counted(covered.steps, 'step')}"
+        f" and {counted(covered.events, 'event')} are the same, byte for byte ({counted(len(segments), 'segment')})"
     )
     for remark in remarks(segments):
         say(f"  {remark}")
@@ -77,13 +82,12 @@ def _told(opened: Opened, segment: Segment, difference: Difference) -> list[str]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = LogParser(
+    parser = LineParser(
         "replay",
         description="Put the recorded events through the scheduler again, and check that it decides the same."
         " With any of the options: tell what would have happened otherwise, beside what did.",
     )
     parser.epilog = epilog()
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of a gateway: files, or their folder")
     add_options(parser, tuple(PRESETS))
     return parser

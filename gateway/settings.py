@@ -68,6 +68,13 @@ def _known_preset(name: str) -> str:
     return name
 
 
+def _script_that_is_there(source: str) -> str:
+    """Workers read it, and say what is wrong in it; that there is nothing to read is said before anything starts."""
+    if source != "default" and not source.lstrip().startswith("{") and not os.access(source, os.R_OK):
+        raise ValueError("there is no such file to read; give one, inline JSON, or `default`")
+    return source
+
+
 def _good_classes(path: Path) -> Path:
     read_classes(path)  # a ValueError that names every wrong field
     return path
@@ -271,7 +278,7 @@ class UpSettings(ServingSettings):
     max_model_len: int | None = Field(
         None, ge=1, description="longest prompt and output together, in tokens (if not given: the model's context)"
     )
-    fake_worker: str | None = Field(
+    fake_worker: Annotated[str, AfterValidator(_script_that_is_there)] | None = Field(
         None,
         min_length=1,
         description="instead of a model, play a script (a file, inline JSON, or `default`); no torch needed",

@@ -8,7 +8,6 @@ prints one table for several presets instead. ``--out DIR`` writes files, which 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from admission.presets import PRESETS
 from admission.scenario import Scenario, ScenarioError, with_policy
 from admission.summary import Summary
 from admission.trace_csv import PRIORITIES, TraceFile
+from gateway.command_line import LineParser, complain, note, refuse, run, say
 from gateway.simulate_arrivals import draw_arrivals
 from gateway.simulate_compare import comparison
 from gateway.simulate_cost import parse_cost
@@ -36,10 +36,8 @@ from gateway.simulate_settings import (
     trace_setup,
     trace_values,
 )
+from gateway.simulate_unheeded import unheeded
 from gateway.staging import Staging, staged
-
-BAD_INPUT = 2
-INTERRUPTED = 130
 
 SCENARIO_PRESET = "tutorial"
 TRACE_PRESET = "sluicegate"
@@ -48,21 +46,21 @@ TRACE_PRESET = "sluicegate"
 def simulate_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code. Bad input gives one line on stderr and 2."""
     arguments = _parser().parse_args(argv)
+    return run("simulate", lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         with _ending_in_order():
             _simulate(arguments)
-        sys.stdout.flush()
     except InputError as error:
-        return _refuse(f"{arguments.input}: {error}")
+        return refuse("simulate", f"{arguments.input}: {error}")
     except OptionError as error:
-        return _refuse(str(error))
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return refuse("simulate", str(error))
     except OSError as error:
-        return _refuse(f"--out: {error.filename or arguments.out}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return INTERRUPTED
+        if arguments.out is None or isinstance(error, BrokenPipeError):
+            raise  # then it is the output's
+        return refuse("simulate", f"--out: {error.filename or arguments.out}: {error.strerror or error}")
     return 0
 
 
@@ -116,10 +114,12 @@ def _simulate_scenario(
 ) -> None:
     if arguments.arrivals is not None:
         raise OptionError("--arrivals is for traces: a scenario says when its requests arrive")
+    changes = parse_changes(arguments.set, SCENARIO_SETTINGS)
     try:
-        scenario = with_policy(scenario, parse_changes(arguments.set, SCENARIO_SETTINGS))
+        scenario = with_policy(scenario, changes)
     except ScenarioError as error:
         raise OptionError(f"--set: {error}") from None
+    note("simulate", unheeded([PRESETS[name] for name in names], changes))
     runs = {
         name: run_scenario(scenario, PRESETS[name], machine.cost, staging=staging, folder=_folder(name, names))
         for name in names
@@ -128,11 +128,11 @@ def _simulate_scenario(
     title = f"{arguments.input.name}: {len(scenario.requests):,} requests"
     rules = in_force(names, machine, policy_values(policy))
     if arguments.compare is not None:
-        _print(title, rules, "", comparison({name: run.summary for name, run in runs.items()}))
+        say(title, rules, "", comparison({name: run.summary for name, run in runs.items()}))
         return
     (run,) = runs.values()
-    _print(run.document)
-    sys.stdout.flush()
+    say(run.document)
+    print(end="", flush=True)  # noqa: T201 - before what is said of it
     text = report(run.summary, token_budget=policy.token_budget, kv_blocks=None, max_slots=policy.max_active)
     print(title, rules, "", text, sep="\n", file=sys.stderr)  # noqa: T201 - stdout is the document's
 
@@ -146,8 +146,9 @@ def _simulate_trace(
         raise InputError("no column arrival_s; say --arrivals burst or --arrivals poisson:RATE[,seed=N]")
     changes = parse_changes(arguments.set, TRACE_SETTINGS)
     setups = {name: trace_setup(PRESETS[name], machine, changes) for name in names}
-    for note in found.notes:
-        _say(f"{arguments.input}: note: {note}")
+    for sentence in found.notes:
+        complain("simulate", f"{arguments.input}: note: {sentence}")
+    note("simulate", unheeded([PRESETS[name] for name in names], changes))
     arrivals = found.in_order()
     summaries: dict[str, Summary] = {}
     for name, setup in setups.items():
@@ -156,7 +157,7 @@ def _simulate_trace(
     title = heading(arguments.input.name, arrivals)
     if arguments.compare is not None:
         shared = {name: value for name, value in values[0].items() if all(value == other[name] for other in values)}
-        _print(title, in_force(names, machine, shared), "", comparison(summaries))
+        say(title, in_force(names, machine, shared), "", comparison(summaries))
         return
     limits = setups[names[0]].limits
     text = report(
@@ -165,24 +166,11 @@ def _simulate_trace(
         kv_blocks=limits.kv_blocks,
         max_slots=limits.max_slots,
     )
-    _print(title, in_force(names, machine, values[0]), "", text)
+    say(title, in_force(names, machine, values[0]), "", text)
 
 
 def _folder(name: str, names: Sequence[str]) -> str:
     return f"{name}/" if len(names) > 1 else ""
-
-
-def _print(*parts: str) -> None:
-    print(*parts, sep="\n")  # noqa: T201 - the command's output
-
-
-def _say(sentence: str) -> None:
-    print(f"sluicegate simulate: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201 - as above
-
-
-def _refuse(sentence: str) -> int:
-    _say(sentence)
-    return BAD_INPUT
 
 
 def _folder_path(text: str) -> Path:
@@ -191,21 +179,9 @@ def _folder_path(text: str) -> Path:
     return Path(text)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Refuses in one line, like everything else here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_refuse(message))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="sluicegate simulate",
-        description="Run a scenario or an arrival trace through the scheduler that serves.",
-        epilog=_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = LineParser("simulate", description="Run a scenario or an arrival trace through the scheduler that serves.")
+    parser.epilog = _epilog()
     parser.add_argument(
         "input", type=Path, metavar="INPUT", help="a scenario in JSON, or a trace in CSV (columns: see below)"
     )

@@ -13,7 +13,7 @@ from admission.record.explain import Explainer
 from admission.record.perfetto import trace_events
 from admission.record.picture import Picture, picture
 from admission.record.sentences import counted
-from gateway.log_command import LogParser, refuse
+from gateway.command_line import LineParser, note, refuse, run
 from gateway.log_files import BadLog
 from gateway.log_stories import read_stories, when
 from gateway.trace_page import Numbered, page
@@ -22,6 +22,10 @@ from gateway.trace_page import Numbered, page
 def trace_main(argv: Sequence[str]) -> int:
     """Run the command; its exit code."""
     arguments = _parser().parse_args(argv)
+    return run("trace", lambda: _trace(arguments))
+
+
+def _trace(arguments: argparse.Namespace) -> int:
     if arguments.perfetto is None and arguments.html is None:
         return refuse("trace", "say what to write: --perfetto FILE, --html FILE, or both")
     try:
@@ -29,14 +33,20 @@ def trace_main(argv: Sequence[str]) -> int:
         drawn = picture(stories.drivers, stories.doors, stories.clocks)
         explainer = stories.explainer()
         if arguments.perfetto is not None:
-            arguments.perfetto.write_bytes(orjson.dumps(trace_events(drawn, _names(explainer))))
+            _write(arguments.perfetto, orjson.dumps(trace_events(drawn, _names(explainer))))
         if arguments.html is not None:
-            arguments.html.write_bytes(page(drawn, _numbered(explainer, stories.clocks.unit), facts=_facts(drawn)))
+            _write(arguments.html, page(drawn, _numbered(explainer, stories.clocks.unit), facts=_facts(drawn)))
     except BadLog as error:
         return refuse("trace", str(error))
-    except OSError as error:
-        return refuse("trace", f"{error.filename}: {error.strerror}")
+    note("trace", stories.remarks)
     return 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise BadLog(f"{path}: {error.strerror}") from None
 
 
 def _names(explainer: Explainer) -> dict[str, str]:
@@ -66,7 +76,9 @@ def _facts(drawn: Picture) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = LogParser("trace", description="Draw what was recorded: slots over iterations, the queue, and the limits.")
+    parser = LineParser(
+        "trace", description="Draw what was recorded: slots over iterations, the queue, and the limits."
+    )
     parser.add_argument("logs", type=Path, nargs="+", metavar="LOG", help="logs of gateways: files, or their folders")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write a Chrome trace (for ui.perfetto.dev)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with everything in it")

@@ -50,8 +50,8 @@ class Numbered:
 def page(picture: Picture, sequences: Numbered, *, facts: str) -> bytes:
     """The file."""
     document = _part("trace.html")
-    # In a script element only "</" could end it early; in JSON it can only stand in a string.
-    data = orjson.dumps(_data(picture, sequences, facts)).decode().replace("</", "<\\/")
+    # "</script" would end the element, "<!--<script" keep it open beyond its end. In JSON "<" stands in strings only.
+    data = orjson.dumps(_data(picture, sequences, facts)).decode().replace("<", "\\u003c")
     script = _part("trace.js") + "\n" + _part("trace_pointer.js")
     for mark, text in {"/*CSS*/": _part("trace.css"), "/*JS*/": script, "/*DATA*/": data}.items():
         document = document.replace(mark, text, 1)

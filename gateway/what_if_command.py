@@ -18,14 +18,15 @@ import orjson
 from admission.cost import CostModel
 from admission.record.clocks import Clocks
 from admission.record.course import Course
-from admission.record.entries import LogEntry
+from admission.record.entries import LogEntry, Opened
 from admission.record.fates import Fates, read_fates
 from admission.record.figures import ClassFigures, Objectives, figures
 from admission.record.fit import FitError, error_of
 from admission.record.what_if import Offers, num_unfinished, offers_of, replay_offers, span_us
-from gateway.fit_command import fit, fit_lines, read_courses
+from gateway.command_line import note
+from gateway.fit_command import NOTHING_RAN, fit, fit_lines, read_courses
 from gateway.log_files import BadLog, Logs
-from gateway.log_stories import entries_of
+from gateway.log_stories import clock_remarks, entries_of
 from gateway.simulate_cost import cost_option, parse_cost
 from gateway.simulate_errors import OptionError
 from gateway.simulate_settings import parse_changes
@@ -44,7 +45,6 @@ class WhatIf:
     """The answer. ``fit_error`` is that of the cost model in use, fitted or given."""
 
     preset: str
-    drivers: int
     cost: CostModel
     courses: tuple[Course, ...]
     fit_error: FitError
@@ -55,7 +55,8 @@ class WhatIf:
 
 def wants_what_if(arguments: argparse.Namespace) -> bool:
     """Whether these arguments ask what would have happened, and not for a check."""
-    return bool(arguments.preset or arguments.set or arguments.cost or arguments.objective or arguments.json)
+    asked = (arguments.preset, arguments.cost, arguments.objective, arguments.model)
+    return arguments.json or bool(arguments.set) or any(option is not None for option in asked)
 
 
 def add_options(parser: argparse.ArgumentParser, presets: Sequence[str]) -> None:
@@ -79,19 +80,21 @@ def epilog() -> str:
 
 
 def what_if(arguments: argparse.Namespace, logs: Logs) -> str:
-    """What to print. Raises ``BadLog`` and ``OptionError``."""
-    objectives = parse_objectives(arguments.objective or DEFAULT_OBJECTIVES)
+    """What to print, after what is to be known of the logs has been. Raises ``BadLog`` and ``OptionError``."""
+    objectives = parse_objectives(DEFAULT_OBJECTIVES if arguments.objective is None else arguments.objective)
     drivers, doors = [entries_of(log) for log in logs.drivers], [entries_of(log) for log in logs.doors]
     model = _model(arguments.model, doors)
     drivers_of = [entries for entries in drivers if getattr(entries[0], "model", None) == model]
     doors_of = [_of_model(entries, model) for entries in doors]
-    ran = recorded(drivers_of, doors_of, model)
-    courses = tuple([course for course in read_courses(logs) if course.driver_id in dict(ran.drivers)])
     clocks = Clocks([*drivers, *doors])
+    ran = recorded(drivers_of, doors_of, model, clocks)
+    ids = {entry.driver_id for entries in drivers_of for entry in entries if isinstance(entry, Opened)}
+    courses = tuple([course for course in read_courses(logs) if course.driver_id in ids])
     happened = read_fates(
         [(entries, clocks.offset_us(whole)) for entries, whole in zip(doors_of, doors, strict=True)], courses
     )
     answer = _answer(ran, happened, courses, arguments)
+    note("replay", [*logs.remarks(), *clock_remarks(doors, clocks)])
     if arguments.json:
         return _json(answer, objectives)
     return _text(answer, ran, objectives, arguments)
@@ -129,10 +132,13 @@ def _of_model(entries: Sequence[LogEntry], model: str) -> tuple[LogEntry, ...]:
 
 def _cost(asked: str | None, courses: Sequence[Course]) -> tuple[CostModel, FitError]:
     """The cost model that was asked for, or the fitted one, and how far it is from the logs."""
-    if not asked:
+    if asked is None:
         return fit(courses)
     cost = parse_cost(asked).cost
-    return cost, error_of(cost, [timed for course in courses for timed in course.iterations])
+    iterations = [timed for course in courses for timed in course.iterations]
+    if not iterations:
+        raise BadLog(NOTHING_RAN)
+    return cost, error_of(cost, iterations)
 
 
 def _answer(ran: Recorded, happened: Fates, courses: tuple[Course, ...], arguments: argparse.Namespace) -> WhatIf:
@@ -141,7 +147,6 @@ def _answer(ran: Recorded, happened: Fates, courses: tuple[Course, ...], argumen
     offers = offers_of(happened, {cls.name: cls for cls in ran.classes})
     return WhatIf(
         preset=setup.preset.name,
-        drivers=len(ran.drivers),
         cost=cost,
         courses=courses,
         fit_error=error,
@@ -157,7 +162,7 @@ def _text(answer: WhatIf, ran: Recorded, objectives: Objectives, arguments: argp
     arrived_s = span_us(answer.happened.offered) / 1_000_000
     lines = [
         f"recorded    {len(answer.offers.arrivals):,} requests within {arrived_s:,.3f} s",
-        f"            drivers: {answer.drivers}, preset: {ran.preset.name}",
+        f"            drivers: {_drivers(ran)}, preset: {ran.preset.name}",
         f"replayed    {', '.join(changed) or 'with nothing changed: what differs is the error of the simulation'}",
         f"cost        {cost_option(answer.cost)}",
         *fit_lines(answer.courses, answer.fit_error),
@@ -166,6 +171,11 @@ def _text(answer: WhatIf, ran: Recorded, objectives: Objectives, arguments: argp
         table(figures(answer.happened, objectives), figures(answer.replayed, objectives), objectives),
     ]
     return "\n".join(lines)
+
+
+def _drivers(ran: Recorded) -> str:
+    at_once = len(ran.drivers)
+    return str(at_once) if at_once == ran.num_logged else f"{at_once} at once, of {ran.num_logged} in the logs"
 
 
 def _notes(answer: WhatIf) -> list[str]:

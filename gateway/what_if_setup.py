@@ -17,7 +17,8 @@ from admission.limits import Limits
 from admission.order import ORDERS
 from admission.presets import PRESETS, Preset, Progress, queue_order
 from admission.queue import ClassRule, QueueBounds
-from admission.record.entries import DoorOpened, LogEntry, OfferMade, Opened
+from admission.record.clocks import Clocks
+from admission.record.entries import DoorOpened, LogEntry, OfferMade, Opened, Stepped
 from admission.record.snapshot import SnapshotError, thaw
 from admission.standing import WaitingOrderName
 from admission.trace_setup import TraceSetup
@@ -36,10 +37,14 @@ _RULES = ("watermark_percent", "pause_budget")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the logs ran under. Several gateways have the same classes and queue; drivers may differ in their limits."""
+    """What the logs ran under. Several gateways have the same classes and queue; drivers may differ in their limits.
+
+    ``drivers`` were there at once. ``num_logged``: how many there were in all, those that followed others, too.
+    """
 
     preset: Preset
     drivers: tuple[tuple[str, Limits], ...]
+    num_logged: int
     classes: tuple[PriorityClass, ...]
     bounds: QueueBounds
     order: WaitingOrderName
@@ -86,30 +91,63 @@ class Recorded:
         return changed
 
 
-def recorded(drivers: Sequence[Iterable[LogEntry]], doors: Sequence[Iterable[LogEntry]], model: str) -> Recorded:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Presence:
+    """A driver was there from ``begins_us`` to its last step, in times that all logs share."""
+
+    opened: Opened
+    begins_us: int
+    ends_us: int
+
+    def may_be_followed_by(self, other: _Presence) -> bool:
+        """Whether ``other`` may be the same place: that worker driven anew, or another in its stead."""
+        is_alike = self.opened.driver_id == other.opened.driver_id or self.opened.limits == other.opened.limits
+        return is_alike and self.ends_us <= other.begins_us
+
+
+def recorded(
+    drivers: Sequence[Sequence[LogEntry]], doors: Sequence[Iterable[LogEntry]], model: str, clocks: Clocks
+) -> Recorded:
     """What the logs of the drivers and doors of ``model`` ran under. Raises ``BadLog``."""
-    openings: dict[str, Opened] = {}
-    for entries in drivers:
-        opened = next(entry for entry in entries if isinstance(entry, Opened))
-        openings.setdefault(opened.driver_id, opened)
+    places = _at_once([_presence(entries, clocks.offset_us(entries)) for entries in drivers])
     doorways = [entry for entries in doors for entry in entries if isinstance(entry, DoorOpened)]
-    if not openings or not doorways:
+    if not places or not doorways:
         raise BadLog(f"what would have happened takes the logs of the doors and of the drivers of {model!r}")
-    presets = {opened.preset for opened in openings.values()}
+    presets = {entry.preset for entries in drivers for entry in entries if isinstance(entry, Opened)}
     if len(presets) > 1:
         raise BadLog(f"these logs ran under several presets: {', '.join(sorted(presets))}")
-    first, doorway = next(iter(openings.values())), doorways[0]
+    first, doorway = places[0], doorways[0]
     try:
         preset = thaw(first.state).preset
     except SnapshotError as error:
         raise BadLog(f"{first.driver_id}: {error}") from None
     return Recorded(
         preset=replace(preset, progress=first.progress),
-        drivers=tuple([(name, openings[name].limits) for name in sorted(openings)]),
+        drivers=tuple([(opened.driver_id, opened.limits) for opened in places]),
+        num_logged=len(drivers),
         classes=doorway.classes,
         bounds=doorway.bounds,
         order=doorway.waiting_order,
     )
+
+
+def _at_once(drivers: Iterable[_Presence]) -> list[Opened]:
+    """The drivers that were there at once, each by the first of those that followed one another in its place.
+
+    A worker that was lost and came back, was taken over by another gateway, or serves the next of several runs, is one.
+    """
+    places: list[tuple[Opened, _Presence]] = []
+    for driver in sorted(drivers, key=lambda each: (each.begins_us, each.opened.driver_id)):
+        place = next((i for i, (_, last) in enumerate(places) if last.may_be_followed_by(driver)), len(places))
+        places[place : place + 1] = [(places[place][0] if place < len(places) else driver.opened, driver)]
+    return sorted([opened for opened, _ in places], key=lambda opened: opened.driver_id)
+
+
+def _presence(entries: Sequence[LogEntry], offset_us: int) -> _Presence:
+    opened = next(entry for entry in entries if isinstance(entry, Opened))
+    steps = (entry.now_us for entry in reversed(entries) if isinstance(entry, Stepped))
+    ends_us = next(steps, opened.opened_us)
+    return _Presence(opened=opened, begins_us=opened.opened_us + offset_us, ends_us=ends_us + offset_us)
 
 
 def models_of(doors: Sequence[Iterable[LogEntry]]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ CASES = {
     "http": ("H08",),
     "observability": ("H04",),
     "redis": ("G04", "G06", "G08", "G09"),
+    "scheduler": ("E01", "E03", "E04", "E06"),
     "security": ("A21", "H01", "H03", "H06"),
     "shutdown": ("D14",),
     "streaming-protocol": ("B07", "B09", "B11"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest_asyncio
 import redis
 import redis.asyncio
 
+import tests.examples  # noqa: F401 (registers the profile that `make check` asks for)
 from admission.keys import is_permanent
 from admission.redis_client import connect
 from gateway.redis_server import RedisServer
@@ -31,13 +34,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on a GPU run when they are asked for (``-m cuda``), and are reported as deselected otherwise."""
-    if "cuda" in config.option.markexpr:
-        return
-    on_a_gpu = [item for item in items if item.get_closest_marker("cuda")]
-    if on_a_gpu:
-        config.hook.pytest_deselected(items=on_a_gpu)
-        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+    """Tests on a GPU run when they are asked for (``-m cuda``), those of x86-64 code on Linux there; else they are
+    reported as deselected.
+    """
+    elsewhere = set() if "cuda" in config.option.markexpr else {"cuda"}
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        elsewhere.add("x86")
+    out = [item for item in items if any(item.get_closest_marker(mark) for mark in elsewhere)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
 
 
 @pytest.fixture(scope="session")

@@ -195,7 +195,29 @@ class Closed:
     is_last: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgot:
+    """A driver left, or fell silent. What it held is lost; what it had paused, or never received, waits for others."""
+
+    now_us: int
+    act: int
+    model: str
+    driver_id: str
+    waiting: tuple[str, ...]
+
+
 LogEntry = (
-    Opened | Stepped | Executed | DoorOpened | OfferMade | Given | Returned | Settled | Withdrew | Answered | Closed
+    Opened
+    | Stepped
+    | Executed
+    | DoorOpened
+    | OfferMade
+    | Given
+    | Returned
+    | Settled
+    | Withdrew
+    | Answered
+    | Closed
+    | Forgot
 )
 """New kinds go to the end: a kind is written as its place here."""

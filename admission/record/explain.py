@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from admission.queue import Offered, QueueBounds
 from admission.record.clocks import Clocks
-from admission.record.entries import Answered, DoorOpened, LogEntry, OfferMade, Withdrew
+from admission.record.entries import Answered, DoorOpened, Forgot, LogEntry, OfferMade, Withdrew
 from admission.record.life_sentences import life_sentences
 from admission.record.names import Names
 from admission.record.sentences import Kind, Sentence, counted, in_order
@@ -129,6 +129,10 @@ class Explainer:
             for shed in act.shed:
                 text = f"was shed: {self._names.with_class(act.sequence_id)} took its place in the queue"
                 self._told[shed].append(Sentence(at_us=at_us, kind=Kind.ENDED, text=text))
+        elif isinstance(act, Forgot):
+            for name in act.waiting:
+                text = "its driver was gone: it waits for any other"
+                self._told[name].append(Sentence(at_us=at_us, kind=Kind.PAUSED, text=text, driver_id=act.driver_id))
         elif isinstance(act, Withdrew) and moment.left:
             text = "was taken out of the queue, as nobody waits for it any more"
             self._told[act.sequence_id].append(Sentence(at_us=at_us, kind=Kind.WITHDRAWN, text=text))
@@ -141,10 +145,14 @@ class Explainer:
             case Offered.HANDED:
                 return f"{came}, and was handed to a driver that wanted it at once"
             case Offered.QUEUED:
-                behind = f"behind {self._names.several(moment.others)}" if moment.others else "first in line"
+                behind = (
+                    f"behind {self._names.several(moment.others, moment.num_others)}"
+                    if moment.others
+                    else "first in line"
+                )
                 return f"{came}, and waited {behind}{self._what_held(act, moment.at_us)}"
             case Offered.QUEUE_FULL:
-                return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(moment.others)}"
+                return f"{came}, and was refused: {_full(self._bounds)}{self._who_waited(act, moment)}"
             case Offered.QUEUE_TOKENS_FULL:
                 return f"{came}, and was refused: the queue held as many tokens as it may"
             case Offered.CLASS_FULL:
@@ -162,8 +170,11 @@ class Explainer:
         holds = set(latest.values())
         return _HELD.get(holds.pop(), "") if len(holds) == 1 else ""
 
-    def _who_waited(self, others: Sequence[str]) -> str:
-        return f" ({self._names.several(others)} waited)" if others else ""
+    def _who_waited(self, refused: OfferMade, moment: QueueMoment) -> str:
+        """By name, if the logs know of all of them: that of a killed gateway ends before its last acts."""
+        if moment.num_others != refused.waiting_requests:
+            return f" ({refused.waiting_requests:,} waited)"
+        return f" ({self._names.several(moment.others, moment.num_others)} waited)" if moment.others else ""
 
 
 _HELD: dict[Hold | None, str] = {

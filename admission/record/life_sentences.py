@@ -40,8 +40,10 @@ class _LifeTeller:
         life, story = self._life, self._story
         if life.end is not None:
             return [self._sentence(life.end.at_us, Kind.ENDED, _ENDS[life.end.reason], life.end.iteration)]
-        if story.stopped_us is None or life.is_paused:
+        if life.is_paused:
             return []
+        if story.stopped_us is None:
+            return [self._plain(story.until_us, Kind.GAP, "here its driver's log ends: what came then is not in it")]
         return [
             self._plain(story.stopped_us, Kind.ENDED, "its driver stopped, or lost the worker, before it had ended")
         ]

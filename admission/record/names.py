@@ -64,12 +64,12 @@ class Names:
         offer = self._offers.get(sequence_id)
         return self.of(sequence_id) if offer is None else f"{self.of(sequence_id)} ({offer.class_name})"
 
-    def several(self, sequence_ids: Sequence[str]) -> str:
-        """``A, B and 3 others``. There is at least one."""
+    def several(self, sequence_ids: Sequence[str], count: int) -> str:
+        """``A, B and 3 others``: of ``count``, of whom the first are known. There is at least one."""
         shown = [self.of(name) for name in sequence_ids[:MOST_NAMES]]
-        left = len(sequence_ids) - len(shown)
+        left = count - len(shown)
         if left == 1:
-            shown.append(self.of(sequence_ids[-1]))
+            shown.append(self.of(sequence_ids[MOST_NAMES]))
         elif left > 1:
             shown.append(f"{left} others")
         return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

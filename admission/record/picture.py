@@ -16,6 +16,9 @@ from admission.record.explain import FIRST_ERROR
 from admission.record.story import Part, Story
 from admission.record.waiting import queues
 
+_LEAST = {TimeUnit.MICROSECONDS: 1_000, TimeUnit.ITERATIONS: 1}
+"""What a picture shows at least, so that one in which nothing ran has an axis that can be read."""
+
 _PREEMPTED = {PauseReason.SLOT: "preempted for its slot", PauseReason.KV: "preempted for its KV memory"}
 
 
@@ -106,7 +109,7 @@ def picture(stories: Sequence[Story], doors: Sequence[Sequence[LogEntry]], clock
         waits=waits,
         rejections=rejections,
         queue_bound=bounds[0] if bounds else None,
-        ends=max([*levels, *[wait.ends for wait in waits], *[mark.at for mark in rejections], 1]),
+        ends=max([*levels, *[wait.ends for wait in waits], *[mark.at for mark in rejections], _LEAST[clocks.unit]]),
     )
 
 

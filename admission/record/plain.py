@@ -138,11 +138,18 @@ def _many(item: _Codec) -> _Codec:
     return _Codec(lambda value: tuple([write(part) for part in value]), read)
 
 
+def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The attributes of these names, as a tuple; the quick way gives one only for two or more."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple([getattr(value, name) for name in names])
+
+
 def _dataclass(kind: type) -> _Codec:
     hints = get_type_hints(kind)
     names = [each.name for each in fields(kind)]
     codecs = [codec(hints[name]) for name in names]
-    values = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    values = _values_of(names)
     writers = [(place, each.to_plain) for place, each in enumerate(codecs) if not each.is_same]
 
     def write(value: Any) -> Plain:

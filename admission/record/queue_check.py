@@ -6,27 +6,27 @@ allowed. Two things are taken from the log instead, as they hang on what drivers
 recorded: which entries a claim was given, of which is counted how often a better one was passed over (it may not have
 fitted, or others were short of their share), and which ones were handed to a standing want.
 
-What cannot be followed is counted, and why: entries from before the log begins, and what a reaper put back after a
-driver was lost, since no gateway records that.
+What cannot be followed is counted: entries from before the log begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from admission.memory_queue import MemoryQueue
 from admission.queue import (
     NO_CLASS_RULE,
+    REFUSALS,
     ClassRule,
     Entry,
     Offered,
     OfferResult,
     QueueBounds,
 )
-from admission.record.entries import Given, LogEntry, OfferMade, Returned, Settled, Withdrew
-from admission.record.waiting import Act, place_of
+from admission.record.entries import Forgot, Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+from admission.record.waiting import Act, begins_anew, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,7 @@ class QueueChecked:
     """What was checked, what differs, and what could not be followed.
 
     ``claims_passing``: claims of ``claims`` that went past something better. ``strangers``: entries that were acted
-    upon and never offered, so the log does not begin with an empty queue. ``first_loss``: the act with which something
-    was offered again, as what ran it was lost; None: nothing was.
+    upon and never offered, so the log does not begin with an empty queue.
     """
 
     acts: int = 0
@@ -55,7 +54,6 @@ class QueueChecked:
     claims_passing: int = 0
     exchanges: int = 0
     strangers: int = 0
-    first_loss: int | None = None
     differences: list[QueueDifference] = field(default_factory=list)
 
 
@@ -71,6 +69,12 @@ def in_order(doors: Iterable[Iterable[LogEntry]], model: str) -> list[Act]:
     """The acts of all doors on the queue of ``model``."""
     acts = [entry for door in doors for entry in door if isinstance(entry, Act) and entry.model == model]
     return sorted(acts, key=place_of)
+
+
+def by_store(acts: Sequence[Act]) -> list[Sequence[Act]]:
+    """Acts in their order, apart where the queue began anew, and was empty."""
+    begins = [place + 1 for place, (one, other) in enumerate(pairwise(acts)) if begins_anew(one, other)]
+    return [acts[first:last] for first, last in pairwise([0, *begins, len(acts)])]
 
 
 def _groups(acts: Iterable[Act]) -> Iterator[Sequence[Act]]:
@@ -107,6 +111,9 @@ class _Check:
                 case Settled():
                     self._note_strangers(act.sequence_ids)
                     self._queue.settle(act.driver_id, act.sequence_ids, self._now_us)
+                case Forgot():
+                    self._note_strangers(act.waiting)
+                    self._queue.forget_as_told(act.driver_id, act.waiting, self._now_us)
                 case Withdrew():
                     withdrawal = self._queue.withdraw(act.sequence_id, self._now_us)
                     self._differ(act, "outcome", act.outcome.value, withdrawal.outcome.value)
@@ -115,7 +122,7 @@ class _Check:
 
     def _offer(self, offers: Sequence[OfferMade]) -> None:
         rule = self._rules.get(offers[0].class_name, NO_CLASS_RULE)
-        self._note_losses(offers)
+        is_move = self._is_move(offers)
         self._known.update([offer.sequence_id for offer in offers])
         handed = [offer for offer in offers if offer.outcome is Offered.HANDED]
         rest = [offer for offer in offers if offer.outcome is not Offered.HANDED]
@@ -123,7 +130,7 @@ class _Check:
         for offer in handed:  # by whom will be told by the act with which it is given
             self._queue.offer_past_bounds(_entry(offer), self._now_us, rule)
             self._queue.hand_as_told(offer.sequence_id)
-        if any(offer.emitted_tokens for offer in rest):
+        if is_move:
             for offer in rest:
                 self._compare(offer, self._queue.offer_past_bounds(_entry(offer), self._now_us, rule), 0)
         elif rest:
@@ -142,11 +149,11 @@ class _Check:
         self._differ(offer, "waiting_requests", offer.waiting_requests, stats.requests)
         self._differ(offer, "waiting_tokens", offer.waiting_tokens, stats.tokens)
 
-    def _note_losses(self, offers: Sequence[OfferMade]) -> None:
-        for offer in offers:
-            before = self._ids.setdefault((offer.request_id, offer.choice), offer.sequence_id)
-            if before != offer.sequence_id and self.checked.first_loss is None:
-                self.checked.first_loss = offer.act
+    def _is_move(self, offers: Sequence[OfferMade]) -> bool:
+        """Whether these go on elsewhere, past the bounds. What the store has forgotten may ask for a place again."""
+        befores = [self._ids.setdefault((each.request_id, each.choice), each.sequence_id) for each in offers]
+        is_again = befores != [offer.sequence_id for offer in offers] or any(offer.emitted_tokens for offer in offers)
+        return is_again and not any(offer.outcome in REFUSALS or offer.shed for offer in offers)
 
     # --- claims -------------------------------------------------------------------------------------------------------
 

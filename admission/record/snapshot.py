@@ -11,7 +11,7 @@ A state is of the version that wrote it: where the attributes of a class are oth
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -154,12 +154,14 @@ class _Freezer:
             return (_CONTAINERS[kind], *self._items(value))
         if _CLASSES.get(kind.__name__) is not kind:
             raise TypeError(f"a scheduler's state holds a {kind.__name__}, which has no place in it")
-        names = _attributes(value)
-        return ("object", kind.__name__, names, tuple([self.value(getattr(value, name)) for name in names]))
+        names = _layout(kind) if is_dataclass(kind) else _attributes(value)
+        return ("object", kind.__name__, names, tuple(self._items([getattr(value, name) for name in names])))
 
-    def _items(self, container: Any) -> list[Any]:
-        parts = chain.from_iterable(container.items()) if isinstance(container, dict) else container
-        return [part if type(part) in _SCALARS else self.value(part) for part in parts]  # a pool has many numbers
+    def _items(self, container: Any) -> Iterable[Any]:
+        parts = tuple(chain.from_iterable(container.items())) if isinstance(container, dict) else container
+        if _SCALARS.issuperset(map(type, parts)):  # a pool has many numbers
+            return parts
+        return [part if type(part) in _SCALARS else self.value(part) for part in parts]
 
 
 class _Thawer:

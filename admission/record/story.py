@@ -150,7 +150,7 @@ class Story:
     """``lives`` are in the order in which the sequences came, ``beats`` in the order of the plans.
 
     ``offset_us`` makes its times those that all logs share (``clocks``). ``rooms`` are the changes of what the driver
-    had room for. ``stopped_us``: when the driver stopped, as far as the log tells.
+    had room for. ``until_us`` is its last step. ``stopped_us``: when the driver stopped, as far as the log tells.
     """
 
     driver_id: str
@@ -159,6 +159,7 @@ class Story:
     offset_us: int
     unit: TimeUnit
     began_us: int
+    until_us: int
     max_slots: int
     kv_total: int | None
     token_budget: int | None

@@ -5,12 +5,16 @@ following slots from start to free, and the scheduler is replayed beside it for 
 in use, and which limit kept the claimed from starting. Where steps were not recorded, the story has a gap: it goes on
 with what the next segment says is there.
 
+Plans are made before the last ones are reported. What was planned for a sequence after the iteration in which it
+ended, or was on its way to a worker that was lost, never ran: when that turns out, it is taken out of its life again.
+
 A story takes the memory of its log and as much again: for long logs read a segment or two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from admission.events import (
     Cancelled,
@@ -20,6 +24,7 @@ from admission.events import (
     LimitsChanged,
     PauseReason,
     Plan,
+    Reported,
     SequenceSpec,
     Step,
     Want,
@@ -73,6 +78,7 @@ class _Teller:
             offset_us=offset_us,
             unit=opened.unit,
             began_us=opened.opened_us,
+            until_us=opened.opened_us,
             max_slots=limits.max_slots,
             kv_total=limits.kv_blocks,
             token_budget=limits.token_budget,
@@ -97,6 +103,7 @@ class _Teller:
         self._now_us = opened.opened_us
         self._previous: Beat | None = None
         self._in_flight: dict[int, Beat] = {}
+        self._planned: dict[int, list[_Share]] = {}  # by plan, until it is reported
         for spec in self._scheduler.known():
             self._life(spec, found_us=opened.opened_us)
         self._held = {slot: self._life(spec, found_us=opened.opened_us) for slot, spec in self._scheduler.held()}
@@ -106,10 +113,11 @@ class _Teller:
         self._ended = True
         if closed.is_last:
             self.story.stopped_us = self._now_us
+            self._never_ran(None)
 
     def step(self, stepped: Stepped) -> None:
         now_us, step = stepped.now_us, stepped.step
-        self._now_us = now_us
+        self._now_us = self.story.until_us = now_us
         iteration = self._next_iteration(now_us, step)
         displaced = [self._displaced(event, now_us, iteration) for event in stepped.events]
         claimed = [self._take(event, now_us) for event in stepped.events]
@@ -166,7 +174,13 @@ class _Teller:
             case LimitsChanged(limits=limits):
                 self.story.max_slots = max(self.story.max_slots, limits.max_slots)
                 self.story.token_budget = limits.token_budget
+            case Reported(step=step, finished=finished):
+                ended = {each.slot for each in finished}
+                for share in self._planned.pop(step, ()):
+                    if share.run.slot in ended:
+                        self._never_ran(share.life)
             case WorkerLost():
+                self._never_ran(None)
                 self._held.clear()
                 self._in_flight.clear()
                 self._previous = None
@@ -178,6 +192,16 @@ class _Teller:
             life = self.story.lives[spec.sequence_id] = Life(spec=spec, found_us=found_us)
         return life
 
+    def _never_ran(self, life: Life | None) -> None:
+        """What is planned and not yet reported, for ``life`` or (None) for everybody, comes to nothing."""
+        for step in sorted(self._planned, reverse=True):
+            for share in self._planned[step]:
+                if life is None or share.life is life:
+                    share.take_back(self.story.beats)
+            self._planned[step] = [
+                share for share in self._planned[step] if life is not None and share.life is not life
+            ]
+
     def _plan(self, plan: Plan, now_us: int, iteration: int) -> None:
         beat = self._beat(plan, now_us, iteration)
         for slot in plan.frees:
@@ -187,10 +211,10 @@ class _Teller:
             life.begins.append(
                 Begin(beat=beat, slot=start.slot, kept=start.computed_tokens, swapped=start.swapped_tokens)
             )
-        for slot in plan.decode:
-            self._ran(slot, Part.DECODE, beat, tokens=1)
-        for span in plan.prefill:
-            self._ran(span.slot, Part.PREFILL, beat, tokens=span.length, emits=span.emits)
+        self._planned[plan.step] = [
+            *[self._ran(slot, Part.DECODE, beat, tokens=1) for slot in plan.decode],
+            *[self._ran(span.slot, Part.PREFILL, beat, tokens=span.length, emits=span.emits) for span in plan.prefill],
+        ]
         if plan.decode or plan.prefill:
             self.story.beats.append(beat)
             self._previous = beat
@@ -210,7 +234,7 @@ class _Teller:
             unused_budget=None if budget is None else budget - used,
         )
 
-    def _ran(self, slot: int, part: Part, beat: Beat, *, tokens: int, emits: bool = False) -> None:
+    def _ran(self, slot: int, part: Part, beat: Beat, *, tokens: int, emits: bool = False) -> _Share:
         life = self._held[slot]
         last = life.runs[-1] if life.runs else None
         follows = last is not None and last.last is self._previous
@@ -219,7 +243,9 @@ class _Teller:
             last.tokens += tokens
             last.emits = emits
         else:
-            life.runs.append(Run(part=part, slot=slot, first=beat, last=beat, tokens=tokens, emits=emits))
+            last = Run(part=part, slot=slot, first=beat, last=beat, tokens=tokens, emits=emits)
+            life.runs.append(last)
+        return _Share(life=life, run=last, tokens=tokens)
 
     def _tell_claims(self, lives: list[Life], step: Step, now_us: int, iteration: int) -> None:
         started = {start.sequence_id for start in step.plan.starts} if step.plan is not None else set()
@@ -235,6 +261,25 @@ class _Teller:
         last = self.story.rooms[-1] if self.story.rooms else None
         if last is None or (last.held_by, last.kv_tokens) != (held_by, want.kv_tokens):
             self.story.rooms.append(room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """What one plan adds to a life: ``tokens`` at the end of ``run``."""
+
+    life: Life
+    run: Run
+    tokens: int
+
+    def take_back(self, beats: Sequence[Beat]) -> None:
+        """Undo it; what was added after it is undone already."""
+        run = self.run
+        if run.first is run.last:
+            self.life.runs.pop()
+            return
+        run.last = beats[run.last.number - 1]  # a run is in every iteration from its first to its last
+        run.tokens -= self.tokens
+        run.emits = False
 
 
 def _held_by(scheduler: Scheduler) -> Hold:

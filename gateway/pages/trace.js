@@ -7,6 +7,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const HUES = [212, 28, 145, 265, 50, 185, 310, 95, 235, 165]; // no reds: they are for what went wrong
 const GUTTER = 64; // pixels for labels at the left
+const MOST_PIXELS = 12000; // of a panel's height: browsers draw nothing at all on a canvas that is much higher
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const view = { from: 0, to: data.ends };
 const state = { colour: "request", found: null };
@@ -192,7 +193,7 @@ function addDriver(driver) {
     while (lanes.length <= slot) lanes.push([]);
     lanes[slot].push({ begins, ends, sequence, part, tokens, first, last });
   }
-  const laneHeight = lanes.length <= 12 ? 24 : lanes.length <= 40 ? 13 : lanes.length <= 100 ? 7 : 4;
+  const laneHeight = lanes.length <= 12 ? 24 : lanes.length <= 40 ? 13 : lanes.length <= 100 ? 7 : Math.min(4, MOST_PIXELS / lanes.length);
   const title = `Slots of ${driver.name} (${driver.model}, ${driver.preset})`;
   addPanel(title, lanes.length * laneHeight + 20, (panel, labels) => {
     drawLanes(panel, lanes, laneHeight, labels);
@@ -275,7 +276,7 @@ function addQueue() {
     rows[row].push({ begins, ends: end, sequence, part: "waits" });
     ends[row] = end;
   }
-  const laneHeight = rows.length <= 10 ? 18 : rows.length <= 40 ? 9 : rows.length <= 120 ? 4 : 2;
+  const laneHeight = rows.length <= 10 ? 18 : rows.length <= 40 ? 9 : rows.length <= 120 ? 4 : Math.min(2, MOST_PIXELS / rows.length);
   const top = data.rejections.length ? 18 : 0;
   const bound = data.bound === null ? "" : `, at most ${data.bound.toLocaleString()}`;
   addPanel(`Waiting queue${bound}`, top + Math.max(rows.length, 1) * laneHeight + 20, (panel, labels) => {

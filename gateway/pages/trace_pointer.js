@@ -57,7 +57,7 @@ function listen(panel) {
     zoom(event.deltaY > 0 ? 1.25 : 0.8, atOf(panel, event.offsetX));
   }, { passive: false });
   canvas.addEventListener("pointerdown", (event) => { drag = { x: event.offsetX, from: view.from }; canvas.setPointerCapture(event.pointerId); });
-  canvas.addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("lostpointercapture", () => { drag = null; }); // let go, or taken over by a touch that scrolls
   canvas.addEventListener("pointermove", (event) => {
     if (drag) {
       const span = view.to - view.from;

@@ -87,10 +87,6 @@ def most_running(harness: Harness) -> int:
     return max(len(plan.decode) + len(plan.prefill) for plan in plans)
 
 
-def num_iterations(harness: Harness) -> int:
-    return sum(step.plan is not None for _, _, step in harness.log)
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 def test_no_evict_never_preempts_where_max_utilization_does_and_pays_in_occupancy(depth: int) -> None:
     """The two capacity policies of TensorRT-LLM differ in exactly this trade."""

@@ -161,7 +161,7 @@ def test_a_worker_that_holds_other_blocks_than_the_ledger_is_refused() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_what_can_never_fit_the_pool_fails_and_does_not_block_others(preset: str) -> None:
-    """At the head of a queue it would wait for ever, and everyone behind it."""
+    """E01: at the head of a queue it would wait for ever, and everyone behind it."""
     harness = Harness(replace(LIMITS, kv_blocks=4, block_size=4), PRESETS[preset])
     step = harness.claim(make_spec("huge", prompt=10, output=8))
     assert [ended.reason for ended in step.ended] == [EndReason.FAILED]
@@ -235,7 +235,7 @@ def test_pauses_are_bounded_by_the_budget() -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_three_sequences_in_a_pool_for_two_finish_with_few_restarts(depth: int, preset: str) -> None:
-    """A published livelock: with prompts admitted alone, the third restarts sixteen times elsewhere."""
+    """E03: a published livelock: with prompts admitted alone, the third restarts sixteen times elsewhere."""
     limits = Limits(max_slots=3, token_budget=512, prefill_chunk=64, kv_blocks=18, block_size=16, max_in_flight=depth)
     harness = Harness(limits, PRESETS[preset])
     for name in ("a", "b", "c"):
@@ -248,7 +248,7 @@ def test_three_sequences_in_a_pool_for_two_finish_with_few_restarts(depth: int, 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_fifty_sequences_in_a_pool_of_little_more_than_one_all_finish(preset: str) -> None:
-    """Progress in the tightest memory: each plan advances somebody, and pauses stay within the budget."""
+    """E03: progress in the tightest memory: each plan advances somebody, and pauses stay within the budget."""
     limits = Limits(max_slots=8, token_budget=64, prefill_chunk=16, kv_blocks=10, block_size=4, max_in_flight=2)
     harness = Harness(limits, PRESETS[preset])
     for number in range(50):

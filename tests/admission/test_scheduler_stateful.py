@@ -16,6 +16,7 @@ from admission.presets import PRESETS, Progress
 from admission.record.snapshot import freeze, thaw
 from admission.scheduler import Scheduler
 from tests.admission.drive import Harness, make_spec
+from tests.examples import examples
 
 BLOCK_SIZE = 4
 LENGTHS = {
@@ -181,6 +182,6 @@ def run(**setting: object) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(60), stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

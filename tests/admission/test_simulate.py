@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from admission.presets import PRESETS, PrefillRule
 from admission.scenario import Policy, Priority, Request, Scenario
 from admission.simulate import simulate
 from tests.admission.reference import reference
+from tests.examples import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +42,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return Scenario(policy=policy, requests=requests)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(scenario=scenarios())
 def test_any_scenario_gives_what_the_plain_rule_gives(scenario: Scenario) -> None:
     """The golden traces are few; the rule must hold for scenarios that nobody has drawn up."""
@@ -50,7 +50,7 @@ def test_any_scenario_gives_what_the_plain_rule_gives(scenario: Scenario) -> Non
     assert outcome.document() == reference(scenario.policy, scenario.requests)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(scenario=scenarios(), preset=st.sampled_from(list(PRESETS)))
 def test_no_preset_exceeds_slots_queue_or_budget(scenario: Scenario, preset: str) -> None:
     """The bounds of a scenario hold under every policy; presets that compute prompts whole have no token budget."""
@@ -122,18 +122,20 @@ def test_a_request_that_has_not_arrived_at_the_limit_is_waiting() -> None:
     assert document["requests"]["r1"]["result"] == "waiting"
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
-def test_the_trace_does_not_depend_on_the_hash_seed(preset: str) -> None:
-    """Replay is worth nothing if the order of a set or dict of one process decides."""
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from gateway.simulate_command import simulate_main as m; m(sys.argv[1:])",
-    ]
-    arguments = ["tests/golden/sustained_overload.scenario.json", "--preset", preset]
+EVERY_PRESET = """
+import sys
+from admission.presets import PRESETS
+from gateway.simulate_command import simulate_main
+for preset in PRESETS:
+    assert simulate_main([sys.argv[1], "--preset", preset]) == 0
+"""
+
+
+def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
+    """Replay is worth nothing if the order of a set or dict of one process decides, whatever the preset."""
     outputs = [
         subprocess.run(
-            [*command, *arguments],
+            [sys.executable, "-c", EVERY_PRESET, "tests/golden/sustained_overload.scenario.json"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
@@ -143,4 +145,4 @@ def test_the_trace_does_not_depend_on_the_hash_seed(preset: str) -> None:
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1]
-    assert outputs[0]
+    assert outputs[0].count(b'"termination"') == len(PRESETS)

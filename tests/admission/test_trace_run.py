@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -22,6 +23,7 @@ from admission.trace_csv import Arrival, parse_trace
 from admission.trace_rows import Iteration, Rejection
 from admission.trace_run import TraceRun
 from admission.trace_setup import TraceSetup
+from tests.examples import examples
 
 SECOND = CostModel(base_ns=1_000_000_000)
 SHAREGPT = Path(__file__).parents[1] / "traces" / "sharegpt_short.csv"
@@ -106,6 +108,7 @@ def test_a_bounded_queue_never_passes_its_cap_and_the_rest_is_rejected() -> None
     assert slowest <= 10 // 2 + 1
 
 
+@functools.cache
 def sharegpt(preset: str) -> Summary:
     """Three hundred real requests at once, in a pool that holds about 25 of them."""
     found = parse_trace(SHAREGPT.read_text())
@@ -225,7 +228,7 @@ def traces(draw: st.DrawFn) -> tuple[Arrival, ...]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     requests=traces(),
     preset=st.sampled_from(list(PRESETS)),

@@ -36,12 +36,12 @@ def waits_under_load(order: str) -> list[int]:
 
 
 def test_a_low_request_waits_no_longer_than_the_head_start_and_a_full_queue() -> None:
-    """Wait <= (greatest head start - own head start) + queue bound / starts per iteration, however high the load."""
+    """E04: wait <= (greatest - own head start) + queue bound / starts per iteration, however high the load."""
     waits = waits_under_load("aging")
     assert len(waits) > 50
     assert max(waits) <= HEAD_START + QUEUE
 
 
 def test_under_a_strict_order_the_same_load_breaks_the_bound() -> None:
-    """What aging is for: with strict classes a low request waits until the queue is full of its like."""
+    """E04: what aging is for: with strict classes a low request waits until the queue is full of its like."""
     assert max(waits_under_load("priority")) > HEAD_START + QUEUE

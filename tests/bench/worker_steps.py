@@ -28,7 +28,7 @@ class Steps:
         folder = find_model(model, default_cache(), print)
         self.engine = load_engine(
             Options(model=str(folder.path), max_slots=32, block_size=16, max_model_len=longest + ROOM, **settings),
-            lambda _: None,
+            print,
         )
         self.dtype: torch.dtype = getattr(torch, self.engine.card.dtype)
 

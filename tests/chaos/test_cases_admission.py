@@ -28,7 +28,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 ITERATION_S = 0.05
 SLOTS = 4
 TOKENS = 16
-WORKERS = 2
 WORKER = script(output={"kind": "echo"}, delays={"base_us": round(ITERATION_S * 1_000_000)}, slots=SLOTS, blocks=4096)
 
 QUEUE = 32

@@ -17,7 +17,7 @@ from admission.redis_client import connect
 from gateway.assembly import Assembly, AssemblyOptions
 from gateway.dispatch import GenerationRequest, SequenceRequest, Tokens
 from gateway.metrics import Metrics
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.counted import counted
 from tests.support import wait_until
 from workers.wire import Sampling
@@ -78,6 +78,21 @@ async def member(redis_url: str, run_dir: Path, name: str = "g0", **changes: Any
         with contextlib.suppress(asyncio.CancelledError):
             await running
         await client.aclose()
+
+
+@contextlib.asynccontextmanager
+async def driver_and_origin(
+    redis_url: str, run_dir: Path, worker: str, **changes: Any
+) -> AsyncIterator[tuple[Member, Member]]:
+    """Two gateways that are ready: the first drives the worker at that address, the other can only ask for it.
+
+    The other comes once the model is served, so its first beat finds it: nothing waits for a second one.
+    """
+    async with member(redis_url, run_dir, "driver", workers=(worker,), **changes) as driver:
+        await driver.ready()
+        async with member(redis_url, run_dir, "origin", **changes) as origin:
+            await origin.ready()
+            yield driver, origin
 
 
 SEQUENCE_FIELDS = frozenset({"prompt_ids", "max_tokens", "sampling"})

@@ -23,8 +23,10 @@ GREEDY = replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=
 SMALL = FakeScript(output=Echo(kind="echo"), slots=8, blocks=64, block_size=4)
 """A pool that is too small for all."""
 
-OVER = (Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_EXCEEDED)
-"""A deadline of a millisecond may be over before its request is in the queue."""
+OVER = (Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_EXCEEDED, Reason.STORE_UNAVAILABLE)
+"""A deadline of a millisecond may be over before its request is in the queue, and to a machine that stalls for a second
+Redis is away for as long. Nothing of these may be left either.
+"""
 
 CLASSES = ("interactive", "standard", "batch")
 CONCURRENT = 24

@@ -1,5 +1,7 @@
 """Every form of answer is what the description says, field by field."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What the API adds, with the real machinery and a scripted worker behind it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from admission.presets import PRESETS
-from tests.gateway.small_cluster import PROMPT, echoed, is_idle, member, nothing_waits, read_all
+from tests.gateway.small_cluster import PROMPT, driver_and_origin, echoed, is_idle, member, nothing_waits, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake_script import Echo, FakeScript, Text
@@ -65,12 +65,7 @@ async def test_tokens_flow_from_a_driver_in_one_gateway_to_an_origin_in_another(
     url: str, run_dir: Path, worker: WorkerPeer
 ) -> None:
     """Any gateway accepts a request, any driver serves it."""
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
-        member(url, run_dir, "origin") as origin,
-    ):
-        await driver.ready()
-        await origin.ready()
+    async with driver_and_origin(url, run_dir, worker.address) as (driver, origin):
         streams = [await origin.submit(max_tokens=40, prompt_ids=PROMPT) for _ in range(4)]
         answers = await asyncio.gather(*[read_all(stream) for stream in streams])
         assert [(answer.token_ids, answer.finish) for answer in answers] == [(echoed(40), "length")] * 4
@@ -80,12 +75,7 @@ async def test_tokens_flow_from_a_driver_in_one_gateway_to_an_origin_in_another(
 
 async def test_a_broken_relay_link_loses_and_doubles_no_token(url: str, run_dir: Path, worker: WorkerPeer) -> None:
     """What was in the broken connection comes again from the journal, and the origin drops what it has."""
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
-        member(url, run_dir, "origin") as origin,
-    ):
-        await driver.ready()
-        await origin.ready()
+    async with driver_and_origin(url, run_dir, worker.address) as (_, origin):
         stream = await origin.submit(max_tokens=400, prompt_ids=PROMPT)
         first = await anext(stream)
         for connection in list(origin.assembly.relay._listener._open.values()):

@@ -15,8 +15,8 @@ from admission.queue import QueueBounds
 from gateway.clock import monotonic_us
 from gateway.errors import Reason, Refused
 from gateway.forecast import LEAST_SPREAD_S, DriverSpeed
-from gateway.streams import Stream
-from tests.gateway.small_cluster import PROMPT, echoed, member, nothing_waits, read_all, request
+from gateway.stream import Stream
+from tests.gateway.small_cluster import PROMPT, driver_and_origin, echoed, member, nothing_waits, read_all, request
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake_script import Echo, FakeScript
@@ -101,12 +101,7 @@ async def test_a_better_class_displaces_what_waits_and_its_client_hears_of_it(
 ) -> None:
     """Whichever gateway holds that client: it must not wait for a place that is gone."""
     options: dict[str, Any] = {"bounds": QueueBounds(max_requests=1), "classes": SHEDDING}
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,), **options) as driver,
-        member(url, run_dir, "origin", **options) as other,
-    ):
-        await driver.ready()
-        await other.ready()
+    async with driver_and_origin(url, run_dir, worker.address, **options) as (driver, other):
         worker.gate.clear()
         accepted = [await driver.submit(class_name="interactive", prompt_ids=PROMPT) for _ in range(2)]
         await wait_until(lambda: nothing_waits(driver), "a driver has both")

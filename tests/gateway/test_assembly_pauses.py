@@ -32,30 +32,13 @@ async def test_a_better_class_takes_the_slot_of_a_lesser_one_which_then_continue
         await wait_until(lambda: is_idle(gateway), "everything is free again")
 
 
-async def test_sequences_paused_for_memory_continue_where_they_were(url: str, run_dir: Path) -> None:
-    """A pool that is too small for all of them makes some wait, not fail."""
+@pytest.mark.parametrize("host_blocks", [0, 2, 64])
+async def test_sequences_paused_for_memory_continue_where_they_were(url: str, run_dir: Path, host_blocks: int) -> None:
+    """A pool that is too small for all of them makes some wait, not fail, and no token is lost.
+
+    They come back from host memory, where the worker has some; what finds no room there is computed again.
+    """
     greedy = replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=0)  # starts whatever fits now
-    peer = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=4, blocks=16, block_size=4))
-    await peer.start(f"unix:{run_dir}/w0")
-    async with member(url, run_dir, workers=(peer.address,), preset=greedy) as gateway:
-        await gateway.ready()
-        peer.gate.clear()
-        streams = [await gateway.submit(max_tokens=24, prompt_ids=PROMPT[:4]) for _ in range(4)]
-        await wait_until(lambda: nothing_waits(gateway), "all are claimed")
-        peer.gate.set()
-        answers = await asyncio.gather(*[read_all(stream) for stream in streams])
-        assert [(answer.token_ids, answer.finish) for answer in answers] == [(PROMPT[:4] * 6, "length")] * 4
-        assert gateway.value("sluicegate_preemptions_total", reason="kv") > 0
-        await wait_until(lambda: is_idle(gateway), "everything is free again")
-    await peer.kill()
-
-
-@pytest.mark.parametrize("host_blocks", [2, 64])
-async def test_sequences_paused_for_memory_come_back_from_host_memory(
-    url: str, run_dir: Path, host_blocks: int
-) -> None:
-    """Where the worker has some; what finds no room there is computed again, and no token is lost either way."""
-    greedy = replace(SLUICEGATE, kv_admission=KvAdmission.PROMPT, watermark_percent=0)
     script = FakeScript(output=Echo(kind="echo"), slots=4, blocks=16, block_size=4, host_blocks=host_blocks)
     peer = WorkerPeer(script)
     await peer.start(f"unix:{run_dir}/w0")
@@ -68,6 +51,7 @@ async def test_sequences_paused_for_memory_come_back_from_host_memory(
         answers = await asyncio.gather(*[read_all(stream) for stream in streams])
         assert [(answer.token_ids, answer.finish) for answer in answers] == [(PROMPT[:4] * 6, "length")] * 4
         assert gateway.value("sluicegate_preemptions_total", reason="kv") > 0
-        assert gateway.value("sluicegate_swapped_tokens_total") > 0 or host_blocks == 2
+        swapped = gateway.value("sluicegate_swapped_tokens_total")
+        assert swapped > 0 if host_blocks == 64 else host_blocks > 0 or swapped == 0
         await wait_until(lambda: is_idle(gateway), "everything is free again")
     await peer.kill()

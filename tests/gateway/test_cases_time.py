@@ -45,21 +45,21 @@ async def test_gateways_whose_clocks_disagree_serve_each_other(url: str, run_dir
     """G11: a deadline is its origin's alone: a driver that is ahead ends nothing early, and one behind nothing late."""
     worker = WorkerPeer(FakeScript(output=Echo(kind="echo"), slots=2))
     await worker.start(f"unix:{run_dir}/w0")
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,), clock=lambda: monotonic_us() + skew_us) as driver,
-        member(url, run_dir, "origin") as origin,
-    ):
+    async with member(
+        url, run_dir, "driver", workers=(worker.address,), clock=lambda: monotonic_us() + skew_us
+    ) as driver:
         await driver.ready()
-        await origin.ready()
-        deadline_us = monotonic_us() + FIVE_SECONDS_US // 2
-        streams = [await origin.submit(prompt_ids=PROMPT, deadline_us=deadline_us) for _ in range(4)]
-        assert [(await read_all(stream)).finish for stream in streams] == ["length"] * 4
-        worker.gate.clear()
-        late = await origin.submit(prompt_ids=PROMPT, deadline_us=monotonic_us() + 100_000)
-        async with asyncio.timeout(2.0):
-            assert (await read_all(late)).error is Reason.DEADLINE_EXCEEDED
-        worker.gate.set()
-        await wait_until(lambda: is_idle(driver), "everything is free again")
+        async with member(url, run_dir, "origin") as origin:
+            await origin.ready()
+            deadline_us = monotonic_us() + FIVE_SECONDS_US // 2
+            streams = [await origin.submit(prompt_ids=PROMPT, deadline_us=deadline_us) for _ in range(4)]
+            assert [(await read_all(stream)).finish for stream in streams] == ["length"] * 4
+            worker.gate.clear()
+            late = await origin.submit(prompt_ids=PROMPT, deadline_us=monotonic_us() + 100_000)
+            async with asyncio.timeout(2.0):
+                assert (await read_all(late)).error is Reason.DEADLINE_EXCEEDED
+            worker.gate.set()
+            await wait_until(lambda: is_idle(driver), "everything is free again")
     await worker.kill()
 
 

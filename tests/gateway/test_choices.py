@@ -1,5 +1,7 @@
 """Several choices of a prompt, and several prompts: one answer."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 

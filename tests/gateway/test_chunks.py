@@ -1,3 +1,7 @@
+"""Chunks put together from bytes: the very JSON that would be serialised."""
+
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from typing import Any

@@ -13,8 +13,8 @@ from admission.keys import QueueKeys
 from admission.queue import QueueBounds
 from gateway.dispatch import Tokens
 from gateway.errors import Reason, Refused
-from gateway.streams import Stream
-from tests.gateway.small_cluster import Member, member, read_all
+from gateway.stream import Stream
+from tests.gateway.small_cluster import Member, driver_and_origin, member, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 
@@ -51,12 +51,8 @@ async def test_a_full_queue_sheds_the_worst_of_a_lower_class_wherever_its_client
 ) -> None:
     """Explicitly: the displaced one gets its own 429, with a time to come back, through its own gateway."""
     bounds = QueueBounds(max_requests=2)
-    async with (
-        member(url, run_dir, workers=(worker.address,), bounds=bounds) as gateway,
-        member(url, run_dir, name="g1", bounds=bounds) as other,
-    ):
+    async with driver_and_origin(url, run_dir, worker.address, bounds=bounds) as (gateway, other):
         running = await fill(gateway, worker, "interactive")
-        await other.ready()
         first, second = [await other.submit(class_name="batch") for _ in range(2)]
         better = await gateway.submit(class_name="standard")
         shed = await read_all(second)

@@ -1,3 +1,7 @@
+"""What one connection may do: malformed, odd, large or slow HTTP."""
+
+from __future__ import annotations
+
 import asyncio
 import json
 import re

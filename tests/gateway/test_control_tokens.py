@@ -1,3 +1,7 @@
+"""Control tokens in the words of users stay words."""
+
+from __future__ import annotations
+
 import pytest
 
 from gateway.control_tokens import ControlTokens, Piece, control_literals, unused_markers

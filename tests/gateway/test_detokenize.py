@@ -1,3 +1,7 @@
+"""Tokens to text, a token at a time: the text that all of them together have."""
+
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

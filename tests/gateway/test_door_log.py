@@ -11,7 +11,9 @@ import redis.asyncio
 from admission.queue import Offered, QueueBounds
 from admission.record.entries import Given, LogEntry, OfferMade, Settled
 from admission.record.waiting import Act
+from admission.standing import WaitingOrderName
 from gateway.clock import monotonic_us
+from gateway.door_log import DoorLog
 from gateway.errors import Refused
 from gateway.log_files import read_logs
 from gateway.recording import Recorder
@@ -26,21 +28,35 @@ def acts_in(folder: Path) -> list[Act]:
     return sorted([entry for entry in entries if isinstance(entry, Act)], key=lambda act: act.act)
 
 
+def test_a_door_at_which_nothing_happens_has_a_log(tmp_path: Path) -> None:
+    """Else nobody could tell it from one that is lost, with all that was offered there."""
+    recorder = Recorder(tmp_path, gateway_id="g0", started="run", clock=monotonic_us)
+    DoorLog(
+        recorder,
+        gateway_id="g0",
+        classes=(),
+        bounds=QueueBounds(max_requests=1),
+        waiting_order=WaitingOrderName.AGING,
+        clock=monotonic_us,
+    )
+    recorder.close()
+    ((segment,),) = read_logs([tmp_path]).doors
+    assert (segment.opened.gateway_id, segment.is_last) == ("g0", True)
+
+
 async def test_acts_of_two_gateways_have_numbers_of_one_row(
     url: str, run_dir: Path, worker: WorkerPeer, tmp_path: Path
 ) -> None:
     """One offers and the other drives: only together do they tell what happened."""
     recorders = [Recorder(tmp_path, gateway_id=f"g{n}", started="run", clock=monotonic_us) for n in range(2)]
-    async with (
-        member(url, run_dir, "g0", workers=(worker.address,), recorder=recorders[0]) as driving,
-        member(url, run_dir, "g1", recorder=recorders[1]) as other,
-    ):
+    async with member(url, run_dir, "g0", workers=(worker.address,), recorder=recorders[0]) as driving:
         await driving.ready()
-        await other.ready()
-        streams = await other.submit_all(*choices(3), request_id="abc")
-        for stream in streams:
-            await read_all(stream)
-        await wait_until(lambda: is_idle(driving), "everything is given back")
+        async with member(url, run_dir, "g1", recorder=recorders[1]) as other:
+            await other.ready()
+            streams = await other.submit_all(*choices(3), request_id="abc")
+            for stream in streams:
+                await read_all(stream)
+            await wait_until(lambda: is_idle(driving), "everything is given back")
     for recorder in recorders:
         await asyncio.to_thread(recorder.close)
     acts = acts_in(tmp_path)

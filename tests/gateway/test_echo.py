@@ -1,5 +1,7 @@
 """Answers that begin with the prompt."""
 
+from __future__ import annotations
+
 import pytest
 
 from gateway.dispatch import Tokens

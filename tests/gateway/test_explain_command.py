@@ -48,6 +48,16 @@ def test_the_same_is_there_as_data(tmp_path: Path, capsysbinary: pytest.CaptureF
     assert (paused["first"], paused["at_us"], paused["driver_id"]) == (1, 1, "simulated")
 
 
+def test_what_is_missing_is_a_note(folder: Path, capsys: Capture) -> None:
+    """Else a life would seem to end where its log does. On stderr: the output stays what was asked for."""
+    path = folder / "door.000000.log"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert explain_main([str(folder), "A", "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("sluicegate explain: note: door.000000.log ends without its end")
+    assert json.loads(told.out)
+
+
 def test_an_unknown_request_is_told_from_a_bad_log(folder: Path, capsys: Capture) -> None:
     """1 and 2: a script may try other logs in the first case."""
     assert explain_main([str(folder), "Z"]) == 1

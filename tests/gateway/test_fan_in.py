@@ -1,3 +1,7 @@
+"""Several streams read as one."""
+
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import fleet
 from gateway.fleet import MAX_RUN_DIR_BYTES, build_fleet, gateway_spec, run_directory, worker_spec
 from gateway.settings import GatewaySettings, UpSettings
 
@@ -64,6 +65,17 @@ def test_a_gateway_gets_every_bound_of_the_queue() -> None:
     assert (gateway.queue_requests, gateway.queue_tokens, gateway.queue_bytes) == (9, 9_000, 90_000)
 
 
+@pytest.mark.parametrize("host", ["vm", "a host / of \u00fcs", "h" * 300])
+def test_a_gateway_has_the_same_id_at_every_start(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the bound on what it records would begin anew with each process, and the disk fill up with old logs."""
+    monkeypatch.setattr(fleet, "gethostname", lambda: host)
+    ids = []
+    for index in (0, 1, 0):
+        spec = gateway_spec(up(), RUN, "unix:///run/x/redis.sock", index)
+        ids.append(GatewaySettings.load(spec.argv[4:]).gateway_id)
+    assert ids[0] == ids[2] != ids[1]
+
+
 def test_a_worker_gets_what_was_set_and_nothing_else() -> None:
     """Its own defaults stay its own."""
     settings = up("--model", "some/model", "--max-slots", "4", "--threads", "2", "--swap-mib", "64")
@@ -90,10 +102,10 @@ def test_a_switch_is_passed_on_by_its_name() -> None:
 
 def test_a_fake_worker_gets_its_script_and_no_model() -> None:
     """A script has no device."""
-    words = worker_spec(up("--fake-worker", "script.json", "--kv-blocks", "9"), RUN, 0).argv
+    words = worker_spec(up("--fake-worker", '{"slots": 9}', "--kv-blocks", "9"), RUN, 0).argv
     assert dict(zip(words[3::2], words[4::2], strict=True)) == {
         "--listen": "unix:/run/x/w0.sock",
-        "--fake-worker": "script.json",
+        "--fake-worker": '{"slots": 9}',
         "--kv-blocks": "9",
     }
 

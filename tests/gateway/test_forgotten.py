@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.forgotten import ELSEWHERE_BEATS, WAITING_BEATS, Forgotten
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.fake_queue import claim_of
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.frames import MOST_UNRECEIVED, FrameConnection, FrameListener, LinkLost, dial
+from gateway.frames import MOST_UNRECEIVED, FrameConnection, LinkLost
+from gateway.handshake import FrameListener, dial
 from tests.support import wait_until
 from workers.wire import WIRE_VERSION, Auth, CancelSequences, Challenge, Hello, Message, encode
 

@@ -1,5 +1,7 @@
 """What is answered: text, streams, bounds and accounts."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 

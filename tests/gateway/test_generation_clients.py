@@ -1,5 +1,7 @@
 """Clients that leave, and clients that read slowly."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import random

@@ -1,5 +1,7 @@
 """What is answered when something fails, before the first token and after it."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,3 +1,7 @@
+"""Every reason as an HTTP answer."""
+
+from __future__ import annotations
+
 import json
 
 import pytest

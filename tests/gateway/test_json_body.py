@@ -1,3 +1,7 @@
+"""Bodies: one JSON object, bounded in bytes, in time and in depth."""
+
+from __future__ import annotations
+
 import asyncio
 import json
 

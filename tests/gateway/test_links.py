@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.frames import FrameConnection, FrameListener, LinkLost
+from gateway.frames import FrameConnection, LinkLost
+from gateway.handshake import FrameListener
 from gateway.links import WorkerLink
 from tests.gateway.worker_peer import WorkerPeer
 from workers.wire import Hello, PlanMessage, ReportMessage, TokenizerFiles, Welcome

@@ -1,5 +1,7 @@
 """Log-probabilities as each endpoint tells them."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -18,8 +18,8 @@ from gateway.clock import monotonic_us
 from gateway.dispatch import MOST_PROMPT_LOGPROBS, SequenceRequest, TokenLogprob, Tokens
 from gateway.errors import Reason, Refused
 from gateway.frames import FrameConnection
-from gateway.streams import Stream
-from tests.gateway.small_cluster import choices, is_idle, member, nothing_waits, read_all, sequence
+from gateway.stream import Stream
+from tests.gateway.small_cluster import choices, driver_and_origin, is_idle, member, nothing_waits, read_all, sequence
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until
 from workers.fake import FakeExecutor, logprob_of
@@ -143,12 +143,7 @@ async def test_a_deadline_ends_all_sequences_of_a_request(
     url: str, run_dir: Path, worker: WorkerPeer, origin_name: str
 ) -> None:
     """Those that run and those that wait, on time, wherever their driver is."""
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
-        member(url, run_dir, "origin") as other,
-    ):
-        await driver.ready()
-        await other.ready()
+    async with driver_and_origin(url, run_dir, worker.address) as (driver, other):
         origin = {"driver": driver, "origin": other}[origin_name]
         streams = await origin.submit_all(*choices(6, max_tokens=1500), deadline_us=monotonic_us() + 100_000)
         answers = await read_each(streams)
@@ -207,12 +202,7 @@ async def test_log_probabilities_come_with_their_tokens(
 ) -> None:
     """Those of a prompt that takes several iterations, whole before the first token; on either side of the relay."""
     prompt = tuple(number % 300 for number in range(600))
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
-        member(url, run_dir, "origin") as other,
-    ):
-        await driver.ready()
-        await other.ready()
+    async with driver_and_origin(url, run_dir, worker.address) as (driver, other):
         origin = {"driver": driver, "origin": other}[origin_name]
         asking = sequence(prompt_ids=prompt, max_tokens=30, sampling=SCORED)
         silent = sequence(prompt_ids=prompt, max_tokens=30)
@@ -243,12 +233,7 @@ async def test_a_broken_relay_link_loses_and_doubles_no_log_probability(
 ) -> None:
     """They are in the journal with their tokens, and those of the prompt before them."""
     prompt = tuple(number % 300 for number in range(700))
-    async with (
-        member(url, run_dir, "driver", workers=(worker.address,)) as driver,
-        member(url, run_dir, "origin") as origin,
-    ):
-        await driver.ready()
-        await origin.ready()
+    async with driver_and_origin(url, run_dir, worker.address) as (_, origin):
         streams = await origin.submit_all(*choices(3, prompt_ids=prompt, max_tokens=200, sampling=SCORED))
         reading = asyncio.create_task(read_each(streams))
         for _ in range(3):

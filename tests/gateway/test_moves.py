@@ -14,7 +14,7 @@ from admission.queue import QueueBounds
 from gateway.clock import monotonic_us
 from gateway.errors import Reason
 from gateway.redis_server import RedisServer
-from gateway.streams import Stream
+from gateway.stream import Stream
 from tests.gateway.small_cluster import Member, is_idle, member, nothing_waits, read_all
 from tests.gateway.worker_peer import WorkerPeer
 from tests.support import wait_until

@@ -1,5 +1,7 @@
 """The official SDK, unchanged, against both endpoints."""
 
+from __future__ import annotations
+
 import openai
 import pytest
 

@@ -11,10 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from gateway.clock import monotonic_us
 from gateway.estimates import Estimates
-from gateway.frames import FrameConnection, FrameListener
+from gateway.frames import FrameConnection
+from gateway.handshake import FrameListener
 from gateway.metrics import Metrics
 from gateway.origin_link import OriginLink
-from gateway.streams import Stream, Streams
+from gateway.stream import Stream
+from gateway.streams import Streams
 from tests.gateway.fake_queue import claim_of
 from tests.support import wait_until
 from workers.wire import WIRE_VERSION, Challenge, Deliver, Delivery, Scores, encode

@@ -1,3 +1,7 @@
+"""The output of a sequence: where its text ends, and which of its tokens count."""
+
+from __future__ import annotations
+
 import pytest
 
 from gateway.dispatch import Tokens

@@ -1,3 +1,7 @@
+"""A request's account."""
+
+from __future__ import annotations
+
 import pytest
 from prometheus_client import CollectorRegistry
 

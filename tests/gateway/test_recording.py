@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -219,18 +220,71 @@ def test_a_full_disk_drops_records_until_it_is_tried_again(tmp_path: Path, monke
     assert [line["event"] for line in said] == ["recording failed, will be tried again"]
     desk.record(50)
     desk.write()
-    assert len(logs_in(tmp_path)) == 1  # it is not yet time
+    assert logs_in(tmp_path) == []  # it is not yet time, and a part of an opening is of no use
     desk.now_us += int(RETRY_S * 1_000_000)
     desk.write()
     desk.record(51, 52)
     desk.write()
     desk.record(53)
     desk.end()
-    cut, after = logs_in(tmp_path)
-    with pytest.raises(LogCut):
-        read(cut)
+    (after,) = logs_in(tmp_path)
+    assert not opening(after).is_whole
     assert acts(read(after)) == [51, 52, 53]
     assert desk.num_openings <= 3  # a state is not made again and again for a disk that is full
+
+
+def test_a_disk_that_stays_full_is_not_filled_with_empty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more at every try would be thousands a day, and after them segments would seem to be missing."""
+    desk = Desk(tmp_path)
+    desk.record(0)
+    desk.write()
+    desk.log.wants_segment = True
+    with full_disk(monkeypatch):
+        for number in range(5):
+            desk.record(number)
+            desk.write()
+            desk.now_us += int(RETRY_S * 1_000_000)
+            desk.write()
+    assert len(logs_in(tmp_path)) == 1
+    desk.now_us += int(RETRY_S * 1_000_000)
+    desk.write()
+    desk.record(2)
+    desk.end()
+    _, after = logs_in(tmp_path)
+    opened = opening(after)
+    assert (opened.segment, opened.is_whole) == (1, False)
+
+
+def test_what_a_failed_write_left_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is one on what lies on the disk, whether or not somebody can read it."""
+    desk = Desk(tmp_path, RecordBounds(total_bytes=2_000, segment_bytes=1_000))
+    with full_disk(monkeypatch, after_bytes=1_500):
+        desk.record(0)
+        desk.write()
+        desk.record(*range(100))
+        desk.write()
+    assert [path.stat().st_size for path in logs_in(tmp_path)] == [1_500]
+    desk.now_us += int(RETRY_S * 1_000_000)
+    desk.write()
+    desk.record(*range(20))
+    desk.end()
+    (after,) = logs_in(tmp_path)
+    assert opening(after).segment == 1
+
+
+def test_a_folder_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
+    """Somebody deletes old logs, folder and all, while the gateway runs."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    desk = Desk(folder)
+    desk.record(0)
+    desk.write()
+    shutil.rmtree(folder)
+    desk.log.wants_segment = True
+    desk.record(1)
+    desk.end()
+    (path,) = logs_in(folder)
+    assert acts(read(path)) == [1]
 
 
 def test_a_disk_that_fills_up_in_the_middle_leaves_what_was_written(

@@ -18,7 +18,8 @@ from gateway.errors import Reason
 from gateway.estimates import Estimates
 from gateway.metrics import Metrics
 from gateway.relay import Relay
-from gateway.streams import Stream, Streams
+from gateway.stream import Stream
+from gateway.streams import Streams
 from tests.gateway.fake_queue import claim_of
 from tests.gateway.small_cluster import read_all
 from tests.support import wait_until

@@ -1,3 +1,7 @@
+"""The routes that do not generate, and what is answered where there is none."""
+
+from __future__ import annotations
+
 import hashlib
 import re
 

@@ -1,5 +1,7 @@
 """Whatever the schema lets through, the wire carries and a worker can use."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,7 @@
+"""What a body may say: wrong values, unknown fields, and what would change the answer."""
+
+from __future__ import annotations
+
 import pytest
 from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import any_schema

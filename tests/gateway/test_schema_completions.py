@@ -1,3 +1,7 @@
+"""What only `/v1/completions` takes: its prompts, and no output at all."""
+
+from __future__ import annotations
+
 import pytest
 
 from gateway.schema_generation import MAX_SEQUENCES

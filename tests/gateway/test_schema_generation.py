@@ -1,3 +1,7 @@
+"""The parameters that both endpoints share."""
+
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,7 @@
+"""What a body becomes for the machinery."""
+
+from __future__ import annotations
+
 import pytest
 
 from gateway.errors import Refused

@@ -152,6 +152,16 @@ def test_help_shows_values_as_they_are_written(capsys: pytest.CaptureFixture[str
     assert f"--waiting-order {{{','.join(WaitingOrderName)}}}" in capsys.readouterr().out
 
 
+def test_a_script_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Else it is a worker that ends some seconds later, among what else is starting."""
+    missing = tmp_path / "script.json"
+    (line,) = mistakes(UpSettings, "--fake-worker", str(missing))
+    assert line.startswith("--fake-worker: there is no such file")
+    missing.write_text("{}")
+    for source in ("default", '{"slots": 2}', str(missing)):
+        assert UpSettings.load(["--fake-worker", source]).fake_worker == source
+
+
 def test_batch_sizes_are_whole_numbers_above_zero() -> None:
     """A batch of nobody never starts."""
     assert UpSettings.load(["--preferred-sizes", "4, 8"]).preferred_sizes == (4, 8)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulate_command import BAD_INPUT, simulate_main
+from gateway.command_line import BAD_INPUT
+from gateway.simulate_command import simulate_main
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCENARIO = GOLDEN / "baseline.scenario.json"

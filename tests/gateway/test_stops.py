@@ -1,3 +1,7 @@
+"""Stop strings, however tokens cut the text."""
+
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

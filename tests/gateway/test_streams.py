@@ -3,74 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
 from admission.estimate import LEAST_SAMPLES
 from gateway.dispatch import TokenLogprob, Tokens
 from gateway.errors import Reason
-from gateway.estimates import Estimates
 from gateway.forecast import WaitForecast
-from gateway.metrics import Metrics
-from gateway.streams import Stream, StreamBounds, Streams
-from tests.gateway.fake_queue import claim_of
-from workers.wire import Delivery, PromptNews, Scores
-
-
-class Setup:
-    """A registry with a clock that the test moves."""
-
-    def __init__(self, bounds: StreamBounds | None = None) -> None:
-        self.now_us = 0
-        self.metrics = Metrics(CollectorRegistry())
-        self.cancelled: list[str] = []
-        clock = lambda: self.now_us  # noqa: E731
-        self.estimates = Estimates()
-        self.streams = Streams(
-            clock=clock,
-            metrics=self.metrics,
-            estimates=self.estimates,
-            bounds=bounds,
-        )
-
-    def open(self, sequence_id: str = "a", *, deadline_us: int | None = None) -> Stream:
-        return self.streams.open(
-            claim_of(sequence_id).entry,
-            model="m",
-            on_cancel=lambda stream: self.cancelled.append(stream.sequence_id),
-            on_lost=lambda stream: self.streams.cut(stream, Reason.WORKER_LOST, "The worker is gone."),
-            deadline_us=deadline_us,
-        )
-
-    @property
-    def stale(self) -> float | None:
-        return self.metrics.registry.get_sample_value("sluicegate_stale_tokens_total")
-
-
-def part(position: int, *token_ids: int, finish: str = "", error: str = "", sequence_id: str = "a") -> Delivery:
-    return Delivery(sequence_id=sequence_id, position=position, token_ids=token_ids, finish=finish, error=error)
-
-
-async def read(stream: Stream) -> Tokens:
-    items = [tokens async for tokens in stream]
-    token_ids = tuple(token for item in items for token in item.token_ids)
-    return Tokens(token_ids=token_ids, finish=items[-1].finish, error=items[-1].error)
-
-
-async def test_tokens_that_came_together_are_read_together() -> None:
-    """A reader that lags gets fewer and longer items, not a longer queue."""
-    setup = Setup()
-    stream = setup.open()
-    setup.streams.deliver("g/w", [part(0, 1), part(1, 2)])
-    assert await anext(stream) == Tokens(token_ids=(1, 2))
-    setup.streams.deliver("g/w", [part(2, 3, finish="length")])
-    assert await anext(stream) == Tokens(token_ids=(3,), finish="length")
-    with pytest.raises(StopAsyncIteration):
-        await anext(stream)
+from tests.gateway.stream_setup import Setup, logprobs, part, read, scores
+from workers.wire import PromptNews
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 6), st.sampled_from(["g/w", "h/w"])), max_size=40))
@@ -86,16 +28,6 @@ def test_whatever_comes_twice_or_too_soon_the_tokens_are_those_of_the_sequence(
     setup.streams.deliver("g/w", [part(before, finish="stop")])
     answer = asyncio.run(read(stream))
     assert (answer.token_ids, answer.finish) == (tuple(range(before)), "stop")
-
-
-def scores(start: int, stop: int) -> Scores:
-    """Those of the tokens ``start`` to ``stop``, which say of which they are."""
-    own = tuple(-float(token) for token in range(start, stop))
-    return Scores(own=own, top_ids=tuple(range(start, stop)), top=own)
-
-
-def logprobs(start: int, stop: int) -> tuple[TokenLogprob, ...]:
-    return tuple(TokenLogprob(own=-float(token), top=((token, -float(token)),)) for token in range(start, stop))
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 6), st.sampled_from(["g/w", "h/w"])), max_size=40))
@@ -151,16 +83,6 @@ async def test_cached_tokens_are_those_of_whoever_gave_the_first_token() -> None
     assert stream.cached_tokens == 16
 
 
-async def test_unread_log_probabilities_count_as_unread() -> None:
-    """A slow reader that asked for twenty beside each token holds more memory sooner."""
-    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=6))
-    stream = setup.open()
-    setup.streams.deliver("g/w", [part(0, 1)._replace(scores=scores(0, 1))])
-    assert stream.is_open
-    setup.streams.deliver("g/w", [part(1, 2)._replace(scores=scores(1, 2))])
-    assert (await read(stream)).error is Reason.SLOW_CLIENT
-
-
 async def test_a_finish_beyond_a_gap_ends_nothing() -> None:
     """The missing tokens come with the journal, and the finish once more with them."""
     setup = Setup()
@@ -198,23 +120,6 @@ async def test_a_delivery_for_nobody_is_answered_with_its_id_unless_it_ends_ther
     assert setup.streams.deliver("g/w", [part(0, 1), part(0, 1, finish="stop", sequence_id="b")]) == ("a",)
 
 
-async def test_a_cancel_is_said_once_and_ends_the_reading() -> None:
-    """The HTTP side cancels wherever it notices, perhaps twice."""
-    setup = Setup()
-    stream = setup.open()
-    reading = asyncio.create_task(read_items(stream))
-    await asyncio.sleep(0)
-    stream.cancel("gone")
-    stream.cancel("gone")
-    assert await reading == []
-    assert setup.cancelled == ["a"]
-    assert setup.streams.deliver("g/w", [part(0, 1)]) == ("a",)
-
-
-async def read_items(stream: Stream) -> list[Tokens]:
-    return [tokens async for tokens in stream]
-
-
 async def test_a_cancel_after_the_end_means_nothing() -> None:
     """It crossed the finish: there is nothing to stop."""
     setup = Setup()
@@ -223,37 +128,6 @@ async def test_a_cancel_after_the_end_means_nothing() -> None:
     stream.cancel("gone")
     assert setup.cancelled == []
     assert await read(stream) == Tokens(token_ids=(1,), finish="stop")
-
-
-async def test_a_reader_that_stays_too_far_behind_is_cut_and_its_sequence_stopped() -> None:
-    """Memory per stream is bounded; one slow client costs nobody else anything."""
-    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=100))
-    stream = setup.open()
-    setup.streams.deliver("g/w", [part(0, 1, 2, 3, 4)])
-    assert stream.is_open, "it has its time"
-    setup.now_us = 1_000
-    setup.streams.deliver("g/w", [part(4, 5)])
-    assert setup.cancelled == ["a"]
-    assert await read(stream) == Tokens(token_ids=(1, 2, 3, 4, 5), error=Reason.SLOW_CLIENT)
-
-
-async def test_a_burst_beyond_the_last_bound_is_cut_at_once() -> None:
-    """A fast worker fills memory before any time has passed."""
-    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=6))
-    stream = setup.open()
-    setup.streams.deliver("g/w", [part(0, *range(6))])
-    assert (await read(stream)).error is Reason.SLOW_CLIENT
-
-
-async def test_a_reader_that_keeps_reading_is_never_cut() -> None:
-    """Only a backlog that stays counts, not the length of an answer."""
-    setup = Setup(StreamBounds(unread_tokens=4, slow_us=1_000, most_unread_tokens=100))
-    stream = setup.open()
-    for position in range(0, 40, 4):
-        setup.streams.deliver("g/w", [part(position, 1, 2, 3, 4)])
-        setup.now_us += 900
-        await anext(stream)
-    assert stream.is_open
 
 
 async def test_a_deadline_ends_a_stream_on_time_and_stops_its_sequence() -> None:
@@ -342,77 +216,3 @@ async def test_who_is_displaced_while_waiting_hears_when_to_come_back() -> None:
     assert item.error is Reason.SHED
     assert item.retry_after_s is not None
     assert 20 <= item.retry_after_s <= 25
-
-
-# --- the short cut ----------------------------------------------------------------------------------------------------
-
-
-class Reader:
-    """Reads a stream whose plain tokens may be taken at once."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.at_once: list[int] = []
-        self.items: list[Tokens] = []
-        self.takes = True
-        stream.shorten(self.take)
-        self.task = asyncio.create_task(self.read())
-
-    def take(self, token_ids: Sequence[int]) -> bool:
-        if self.takes:
-            self.at_once += token_ids
-        return self.takes
-
-    async def read(self) -> None:
-        async for item in self.stream:
-            self.items.append(item)
-
-
-async def test_the_next_tokens_are_taken_at_once_while_the_reader_waits() -> None:
-    """The reader is woken for the first token, by which the driver is known, and for the end."""
-    setup = Setup()
-    reader = Reader(setup.open())
-    await asyncio.sleep(0)
-    for position in range(3):
-        setup.streams.deliver("g/w", [part(position, 10 + position)])
-        await asyncio.sleep(0)
-    setup.streams.deliver("g/w", [part(3, 13, finish="length")])
-    await reader.task
-    assert reader.at_once == [11, 12]
-    assert reader.items == [Tokens(token_ids=(10,)), Tokens(token_ids=(13,), finish="length")]
-    assert reader.stream.output == [10, 11, 12, 13]
-
-
-async def test_nothing_overtakes_what_the_reader_has_not_read() -> None:
-    """Between its waking and its reading, tokens queue."""
-    setup = Setup()
-    reader = Reader(setup.open())
-    await asyncio.sleep(0)
-    setup.streams.deliver("g/w", [part(0, 10), part(1, 11)])
-    setup.streams.deliver("g/w", [part(2, 12)])
-    await asyncio.sleep(0)
-    reader.takes = False
-    setup.streams.deliver("g/w", [part(3, 13)])
-    reader.takes = True
-    setup.streams.deliver("g/w", [part(4, 14)])
-    await asyncio.sleep(0)
-    setup.streams.deliver("g/w", [part(5, 15)])
-    assert (reader.at_once, reader.items) == ([15], [Tokens(token_ids=(10, 11, 12)), Tokens(token_ids=(13, 14))])
-    reader.task.cancel()
-
-
-async def test_only_the_next_tokens_of_the_current_driver_take_the_short_cut() -> None:
-    """What is stale, beyond a gap or from another driver is looked at with care."""
-    setup = Setup()
-    reader = Reader(setup.open())
-    await asyncio.sleep(0)
-    setup.streams.deliver("g/w", [part(0, 10)])
-    await asyncio.sleep(0)
-    setup.streams.deliver("g/w", [part(0, 10), part(2, 12)])
-    assert (reader.at_once, setup.stale) == ([], 2)
-    setup.streams.deliver("h/w", [part(0, 10, 11)])
-    await asyncio.sleep(0)
-    assert (reader.at_once, reader.stream.driver_id) == ([], "h/w")
-    setup.streams.deliver("h/w", [part(2, 12)])
-    assert reader.at_once == [12]
-    reader.task.cancel()

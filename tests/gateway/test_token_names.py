@@ -1,3 +1,7 @@
+"""What tokens are called in log-probabilities."""
+
+from __future__ import annotations
+
 from gateway.token_names import TokenNames
 from gateway.tokens import ChatTokenizer
 from tests.gateway.tiny_tokenizer import (

@@ -1,3 +1,7 @@
+"""Log-probabilities that come out with the text of their tokens."""
+
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,3 +1,7 @@
+"""Tokenizers that are kept, and the threads in which they work."""
+
+from __future__ import annotations
+
 import asyncio
 import threading
 

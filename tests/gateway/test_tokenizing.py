@@ -1,3 +1,7 @@
+"""`/tokenize` and `/detokenize`."""
+
+from __future__ import annotations
+
 import pytest
 
 from admission.classes import DEFAULT_CLASSES

@@ -1,3 +1,7 @@
+"""Prompts to ids: nobody can forge a turn, and nobody waits for a long text."""
+
+from __future__ import annotations
+
 import itertools
 import threading
 import time

@@ -1,5 +1,7 @@
 """The default model's own tokenizer: our ids beside those of transformers."""
 
+from __future__ import annotations
+
 import json
 from importlib.metadata import distribution
 from pathlib import Path

@@ -56,21 +56,23 @@ def test_a_page_is_one_file_with_everything_in_it(folder: Path, tmp_path: Path) 
     assert ["iteration 3", "resumed in slot 1, with 3 prompt tokens kept"] in sequences[0]["lines"]
 
 
-def test_a_name_from_a_log_cannot_end_the_script(tmp_path: Path) -> None:
-    """A request's name is data, whoever chose it."""
+@pytest.mark.parametrize("name", ["</script><b>", "<!--<script>", "<!-- <SCRIPT x"])
+def test_a_name_from_a_log_is_nothing_to_the_browser(name: str, tmp_path: Path) -> None:
+    """A request's name is data, whoever chose it. A comment that opens a script hides the end of the element."""
     scenario = {
         "policy": {"max_active": 1, "max_queue": 1, "token_budget": 4, "prefill_chunk": 4},
-        "requests": [{"id": "</script><b>", "arrival": 0, "priority": "normal", "prompt": 1, "output": 1}],
+        "requests": [{"id": name, "arrival": 0, "priority": "normal", "prompt": 1, "output": 1}],
     }
     path = tmp_path / "nasty.scenario.json"
     path.write_text(json.dumps(scenario))
     assert simulate_main([str(path), "--out", str(tmp_path / "logs")]) == 0
     assert trace_main([str(tmp_path / "logs"), "--html", str(tmp_path / "out.html")]) == 0
     page = (tmp_path / "out.html").read_text()
-    assert page.count("</script>") == 2
+    assert page.count("</script>") == page.count("<script") == 2
+    assert page.count("<!") == 1  # the document's type
     sequences = data_of(page)["sequences"]
     assert isinstance(sequences, list)
-    assert sequences[0]["name"] == "</script><b>"
+    assert sequences[0]["name"] == name
 
 
 def test_a_drivers_log_alone_is_drawn(tmp_path: Path) -> None:

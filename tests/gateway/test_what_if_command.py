@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from admission.record.framing import read_frames
 from gateway.fit_command import fit_main
 from gateway.replay_command import replay_main
 from gateway.simulate_command import simulate_main
+from tests.admission.record.recorded import as_bytes
 
 TRACE = "arrival_s,prompt_tokens,output_tokens,priority\n" + "".join(
     f"{number * 0.11:.2f},{20 + number * 37 % 90},{5 + number * 13 % 40},{('high', 'normal', 'batch')[number % 3]}\n"
@@ -50,6 +52,15 @@ def test_with_nothing_changed_and_the_true_cost_nothing_differs(logs: str, capsy
     assert "estimated   the output of" in told
 
 
+def test_what_is_missing_is_said_beside_every_answer(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cost and a prediction from half a run look like those from a whole one."""
+    path = Path(logs) / "driver.000000.log"
+    path.write_bytes(path.read_bytes()[:-3])
+    for command in (lambda: fit_main([logs]), lambda: replay_main([logs, "--preset", "orca"])):
+        assert command() == 0
+        assert "note: driver.000000.log ends without its end" in capsys.readouterr().err
+
+
 def test_more_slots_are_predicted_to_serve_more(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The question that an operator has."""
     assert replay_main([logs, "--set", "max_slots=16", "--json"]) == 0
@@ -76,6 +87,9 @@ def test_objectives_decide_what_is_good(logs: str, capsys: pytest.CaptureFixture
         (["--set", "max_slots=1000"], "token_budget must be at least max_slots"),
         (["--cost", "cheap"], "--cost cheap: must be"),
         (["--json", "--model", "other"], "nothing was offered for a model 'other'"),
+        (["--model", "other"], "nothing was offered for a model 'other'"),
+        (["--objective", ""], "--objective : must be ttft, gap or whole"),
+        (["--cost", ""], "--cost : must be"),
         (["--preset", "none"], "invalid choice"),
     ],
 )
@@ -91,6 +105,22 @@ def test_what_cannot_be_asked_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert sentence in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--cost", "constant:5"]])
+def test_where_nothing_ran_there_is_no_answer(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All were refused, say: no figure of a replay could be held against anything."""
+    trace, out = tmp_path / "load.csv", tmp_path / "out"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
+    assert simulate_main([str(trace), "--cost", COST, "--out", str(out)]) == 0
+    (path,) = out.glob("driver.*.log")
+    opened, *_ = read_frames(path.read_bytes())
+    path.write_bytes(as_bytes([opened]))
+    capsys.readouterr()
+    assert replay_main([str(out), "--preset", "orca", *options]) == 2
+    assert "no iteration was executed" in capsys.readouterr().err
 
 
 def test_a_scenario_knows_no_time_to_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.frames import FrameConnection, FrameListener
+from gateway.frames import FrameConnection
+from gateway.handshake import FrameListener
 from workers.fake import FakeExecutor
 from workers.fake_script import FakeScript
 from workers.wire import Hello, PlanMessage, ReportMessage, TokenizerRequest, Welcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from tests.cases import CASES
 TESTS = Path(__file__).parents[1]
 
 
-def named_cases() -> set[str]:
+@functools.cache
+def named_cases() -> frozenset[str]:
     """The cases that open the docstring of a test, alone or several: ``D01: ...``, ``G01, G03: ...``."""
     named: set[str] = set()
     for path in TESTS.rglob("test_*.py"):
@@ -22,7 +24,7 @@ def named_cases() -> set[str]:
                 opening = re.match(r"((?:[A-Z]\d\d(?:, )?)+): ", ast.get_docstring(node) or "")
                 if opening:
                     named.update(opening[1].split(", "))
-    return named
+    return frozenset(named)
 
 
 @pytest.mark.parametrize("area", CASES)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.process import die_with_parent
 from tests.support import wait_until
 from tests.system.cluster import ROOT, consecutive_free_ports
 
@@ -95,7 +96,7 @@ async def balancer(kind: Kind, folder: Path, gateways: Sequence[str], *, check_e
     log, config = kind.log(folder), kind.configured(folder, port, gateways, check_every)
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            binary, *kind.arguments(folder, config), stdout=output, stderr=output
+            binary, *kind.arguments(folder, config), stdout=output, stderr=output, preexec_fn=die_with_parent()
         )
     try:
 

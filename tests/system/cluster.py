@@ -15,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
+from gateway.process import die_with_parent
 from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +148,13 @@ async def start_cluster(
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=ROOT, start_new_session=True
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=ROOT,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
         )
     cluster = Cluster(process, ports, out, err)
     try:

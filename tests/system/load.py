@@ -17,6 +17,8 @@ from typing import Any
 
 import aiohttp
 
+from gateway.process import die_with_parent
+
 CLIENT_TIMEOUT_S = 90.0
 """Longer than anything may take here: what is cut by it was never answered, and a test says so."""
 
@@ -129,7 +131,9 @@ async def fire(shots: Sequence[Shot], *, processes: int = 4) -> list[Outcome]:
 async def _start_client(shots: Sequence[Shot]) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     command = [sys.executable, "-m", "tests.system.load"]
-    client = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=LINE_LIMIT)
+    client = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, limit=LINE_LIMIT, preexec_fn=die_with_parent()
+    )
     assert client.stdin is not None
     client.stdin.write(json.dumps([asdict(shot) for shot in shots]).encode() + b"\n")
     await client.stdin.drain()

@@ -106,6 +106,35 @@ async def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
         shutil.rmtree(run_dir)  # the one thing that stays behind
 
 
+RUN_OF_TESTS = """
+import asyncio, pathlib, sys
+from tests.system.cluster import descendants, start_cluster
+
+async def run():
+    async with start_cluster(pathlib.Path(sys.argv[1]), "--fake-worker", "default") as cluster:
+        print(cluster.process.pid, *descendants(cluster.process.pid), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(run())
+"""
+
+
+async def test_a_run_of_tests_that_is_killed_leaves_nothing(tmp_path: Path, run_dir: Path) -> None:
+    """Whoever ends it with -9 is seldom somebody who looks for what it had started."""
+    tests = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", RUN_OF_TESTS, str(tmp_path)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(run_dir)},  # for the one thing that stays behind
+    )
+    assert tests.stdout is not None
+    started = {int(pid) for pid in (await tests.stdout.readline()).split()}
+    assert len(started) == 4, "up, gateway, worker, Redis"
+    tests.kill()
+    await tests.wait()
+    await wait_until(lambda: not still_running(started), "all have ended")
+
+
 async def test_the_stream_of_a_worker_that_is_killed_goes_on_when_it_is_back(tmp_path: Path) -> None:
     """Its client notices a pause, and gets the very text that it would have got."""
     async with start_cluster(tmp_path, "--fake-worker", SLOW) as cluster:
@@ -133,10 +162,10 @@ def test_an_unknown_flag_is_one_line() -> None:
 
 def test_a_script_that_cannot_be_read_ends_the_start_with_its_sentence() -> None:
     """The reason is the last line, not somewhere in a traceback."""
-    result = run("up", "--port", str(consecutive_free_ports(1)[0]), "--fake-worker", "/no/such/script.json")
+    result = run("up", "--port", str(consecutive_free_ports(1)[0]), "--fake-worker", '{"speed": 1}')
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
-    assert "/no/such/script.json" in result.stderr.splitlines()[-1]
+    assert "the script of the fake worker is not valid: speed" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.torch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
@@ -13,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 from tests.workers.tiny_models import EOS, VOCAB_SIZE, save_tiny_model
 from workers.batch import BlockTables
 from workers.engine import gather_backend
+from workers.fast import build
 from workers.fast.assemble import fast_model
 from workers.fast.forward import FastModel, FastPasses
 from workers.fast.packed import PackedModel
@@ -25,6 +28,8 @@ from workers.wire import Sampling
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16
 CONTEXT = 320
+EMULATED_TILES = Path(__file__).parent / "native" / "emulated_tiles.h"
+TRAPPED_TILES = EMULATED_TILES.with_name("trapped_tiles.cpp")
 
 _SHAPE = {
     "vocab_size": VOCAB_SIZE,
@@ -55,10 +60,32 @@ FAMILY: Mapping[str, PreTrainedConfig] = {
 
 
 def make_fast(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, *, weights: torch.dtype | None = None
+    folder: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    *,
+    weights: torch.dtype | None = None,
+    block_size: int = BLOCK_SIZE,
 ) -> FastModel:
     model = load_model(save_tiny_model(folder, config), CPU, dtype)
-    return fast_model(model, block_size=BLOCK_SIZE, cache=default_cache(), weights=weights or dtype, threads=2)
+    return fast_model(model, block_size=block_size, cache=default_cache(), weights=weights or dtype, threads=2)
+
+
+def compile_for_tiles(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    """From now on kernels have tiles, emulated ones, whatever this processor has."""
+    _add_flags(monkeypatch, f'-DTILES_STAND_IN="{EMULATED_TILES}"', *flags, sources=[EMULATED_TILES])
+
+
+def compile_for_trapped_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on kernels use the instructions of AMX; each traps and is emulated where the processor has none."""
+    flags = ("-mamx-tile", "-mamx-bf16", "-Wl,-Bsymbolic", f"-I{TRAPPED_TILES.parent}", str(TRAPPED_TILES))
+    _add_flags(monkeypatch, *flags, sources=[TRAPPED_TILES, EMULATED_TILES])
+
+
+def _add_flags(monkeypatch: pytest.MonkeyPatch, *flags: str, sources: Sequence[Path]) -> None:
+    """Also one that names the content of ``sources``, since kernels are kept under a digest of flags and their own."""
+    content = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, *flags, f"-DTESTED_{content}"))
 
 
 class StepPasses:
@@ -86,11 +113,12 @@ class Bench:
         model: FastModel | PackedModel,
         *,
         lengths: Sequence[int] = (300, 150, 17, 33),
+        block_size: int = BLOCK_SIZE,
     ) -> None:
         random = Random(11)
-        num_blocks = 4 * CONTEXT // BLOCK_SIZE
-        pool = KVPool(layers=model.layers, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=model.dtype, device=CPU)
-        tables = BlockTables(max_slots=4, max_blocks=CONTEXT // BLOCK_SIZE, null_block=pool.null_block)
+        num_blocks = 4 * CONTEXT // block_size
+        pool = KVPool(layers=model.layers, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=CPU)
+        tables = BlockTables(max_slots=4, max_blocks=CONTEXT // block_size, null_block=pool.null_block)
         blocks = random.sample(range(num_blocks), num_blocks)
         share = num_blocks // 4
         for slot in range(4):

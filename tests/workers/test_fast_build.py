@@ -41,6 +41,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return real
 
 
+@pytest.mark.system
 def test_the_kernels_are_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second start of a worker costs no compiling, even where there is no compiler that works any more."""
     real_compiler()

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import torch
 
-from tests.workers.fast_support import CPU, FAMILY, Bench, make_fast, square_distances
+from tests.workers.fast_support import CPU, FAMILY, Bench, compile_for_tiles, make_fast, square_distances
 from tests.workers.tiny_models import CONFIGS, save_tiny_model
 from workers.fast.assemble import fast_model
 from workers.fast.decoder import FAMILY as KNOWN
@@ -22,6 +22,15 @@ pytestmark = pytest.mark.torch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 NUMBERS = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.bfloat16, torch.int8)}
+OWN, TILES = "this processor's own products", "emulated tiles"
+
+
+@pytest.fixture(params=[OWN, TILES])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What multiplies bfloat16. A processor's own are tiles where it has AMX, vectors elsewhere."""
+    if request.param == TILES:
+        compile_for_tiles(monkeypatch)
+    return str(request.param)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -37,6 +46,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert compared > 40
 
 
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("name", FAMILY)
 def test_in_bfloat16_logits_are_no_farther_from_the_exact_ones_than_transformers_are(name: str, tmp_path: Path) -> None:
     """Weights and activations are rounded there and here; the residual stream only there."""
@@ -46,6 +56,7 @@ def test_in_bfloat16_logits_are_no_farther_from_the_exact_ones_than_transformers
     assert ours_off < 1.1 * theirs_off
 
 
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_the_bits_of_a_row_do_not_depend_on_the_batch(numbers: str, tmp_path: Path) -> None:
     """Alone and in one piece, or by chunks and tokens among others: sums run in the same order."""

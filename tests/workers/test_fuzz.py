@@ -19,6 +19,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.workers.executor_contract import NOTHING, SEQUENCE, WHOLE
 from tests.workers.gateway_end import GatewayEnd
 from tests.workers.running_worker import Worker
@@ -37,7 +38,9 @@ from workers.wire import (
     encode,
 )
 
-under_fire = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+under_fire = settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +183,7 @@ def plans() -> st.SearchStrategy[PlanMessage]:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(sent=st.lists(plans(), max_size=5))
 def test_any_plan_is_obeyed_or_refused_by_a_rule(sent: list[PlanMessage]) -> None:
     """A plan that nobody thought of must not end in an exception that nobody expects."""

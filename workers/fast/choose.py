@@ -12,10 +12,18 @@ from workers.fast.assemble import fast_model
 from workers.fast.decoder import NotFast
 from workers.fast.forward import FastModel
 from workers.fast.packed import PackedModel, packed_model
+from workers.fast.structures import Products
 from workers.model import CausalModel, choose_dtype
 from workers.weights import Progress, default_cache
 
 ServedModel = CausalModel | PackedModel | FastModel
+
+SAID_OF = {
+    Products.TILES: "bfloat16 is multiplied in AMX tiles",
+    Products.NO_TILES: "bfloat16 is multiplied in vectors",
+    Products.TILES_NOT_GRANTED: "bfloat16 is multiplied in vectors: Linux does not grant this process AMX tiles",
+    Products.TILES_NOT_TRUE: "bfloat16 is multiplied in vectors: AMX tiles failed their check against them",
+}
 
 
 def choose_numbers(settings: EngineSettings, device: torch.device) -> torch.dtype:
@@ -35,9 +43,13 @@ def choose_forward(model: CausalModel, settings: EngineSettings, progress: Progr
     reasons = []
     if settings.forward in {"auto", "fused"}:
         try:
-            return _fused(model, settings, progress)
+            fast = _fused(model, settings, progress)
         except NotFast as error:
             reasons.append(str(error))
+        else:
+            products = f"; {SAID_OF[fast.products]}" if fast.dtype == torch.bfloat16 else ""
+            progress(f"Computing with the fused forward{products}")
+            return fast
     if settings.forward in {"auto", "packed"}:
         try:
             packed = _packed(model, settings)

@@ -58,6 +58,7 @@ class FastModel:
         self.context_length = model.context_length
         self.dtype = model.dtype
         self.device = model.device
+        self.products = kernels.products
         self._shape = decoder.shape
         self._embedding = decoder.embedding
         self._rotary = decoder.rotary

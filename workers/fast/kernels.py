@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.fast.packing import Packed
-from workers.fast.structures import Kind, LayerAttention, LinearStructure, StepAttention
+from workers.fast.structures import Kind, LayerAttention, LinearStructure, Products, StepAttention
 
 _LINEAR, _LAYER, _STEP = (ctypes.POINTER(structure) for structure in (LinearStructure, LayerAttention, StepAttention))
 _SIGNATURES = {
@@ -45,12 +45,13 @@ class Kernels:
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
-        for name in ("panel_outputs", "most_tile_rows", "most_dim", "lanes"):
+        for name in ("panel_outputs", "most_tile_rows", "most_dim", "lanes", "products_of_bfloat16"):
             getattr(library, name).restype = c_int64
         self.panel: int = library.panel_outputs()
         self.most_tile_rows: int = library.most_tile_rows()
         self.most_dim: int = library.most_dim()
         self.lanes: int = library.lanes()
+        self.products = Products(library.products_of_bfloat16())
         self.library = library
         self.threads = threads
         self._kind = int(_KINDS[dtype])

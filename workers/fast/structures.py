@@ -17,6 +17,15 @@ class Kind(IntEnum):
     INT8 = 2
 
 
+class Products(IntEnum):
+    """What multiplies bfloat16, as the library finds at load (products.h); float32 goes through vectors always."""
+
+    TILES = 0
+    NO_TILES = 1
+    TILES_NOT_GRANTED = 2
+    TILES_NOT_TRUE = 3
+
+
 class LinearStructure(ctypes.Structure):
     """``Linear`` in linear.h."""
 

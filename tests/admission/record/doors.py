@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from admission.queue import Offered, QueueBounds, Withdrawn
-from admission.record.entries import Answered, DoorOpened, Given, LogEntry, OfferMade, Returned, Settled, Withdrew
+from admission.record.entries import (
+    Answered,
+    DoorOpened,
+    Forgot,
+    Given,
+    LogEntry,
+    OfferMade,
+    Returned,
+    Settled,
+    Withdrew,
+)
 from admission.standing import HeadStart, Standing, WaitingOrderName
 
 DRIVER = "g0/w0/1"
@@ -88,6 +98,11 @@ class Door:
     def give_back(self, *names: str, now: int) -> None:
         self.entries.append(
             Returned(now_us=now - self.behind_us, act=self._act(), model=MODEL, driver_id=DRIVER, sequence_ids=names)
+        )
+
+    def forget(self, *waiting: str, now: int) -> None:
+        self.entries.append(
+            Forgot(now_us=now - self.behind_us, act=self._act(), model=MODEL, driver_id=DRIVER, waiting=waiting)
         )
 
     def settle(self, *names: str, now: int) -> None:

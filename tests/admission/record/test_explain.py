@@ -8,7 +8,7 @@ import pytest
 
 from admission.queue import Offered
 from admission.record.clocks import Clocks
-from admission.record.entries import LogEntry
+from admission.record.entries import LogEntry, OfferMade
 from admission.record.explain import Explainer, UnknownRequest
 from admission.record.tell import tell
 from tests.admission.record.doors import Door
@@ -33,6 +33,21 @@ def test_a_request_that_found_the_queue_full_is_told_so() -> None:
     (sentence,) = explanation.sentences
     assert sentence.text == "arrived, and was refused: the queue, of 2 places, was full (A and E waited)"
     assert sentence.at_us == 2
+
+
+def test_who_was_in_the_way_of_a_refusal_is_named_only_if_all_are_known() -> None:
+    """The log of a killed gateway ends before its last acts: then the store's own number is all that is true."""
+    door = Door()
+    door.offer("a", 10)
+    door.offer("b", 20)
+    door.offer("c", 30, Offered.QUEUE_FULL)
+    refused = door.entries[-1]
+    assert isinstance(refused, OfferMade)
+    for waited, words in ((2, "(a and b waited)"), (1, "(1 waited)")):
+        door.entries[-1] = replace(refused, waiting_requests=waited)
+        assert told(explainer_of([door]), "c") == [
+            f"arrived, and was refused: the queue, of 2 places, was full {words}"
+        ]
 
 
 def test_a_request_that_was_preempted_is_told_by_whom_and_what_was_kept() -> None:
@@ -172,6 +187,27 @@ def test_a_gap_is_told_to_whom_it_concerns() -> None:
     recording.run()
     recording.end()
     assert any("was not recorded" in text for text in told(explainer_of([Door()], [recording]), "s0"))
+
+
+def test_a_request_whose_driver_was_lost_while_it_waited_is_told_so() -> None:
+    """Else it would start anew elsewhere without a word why."""
+    door = Door()
+    door.offer("a", 10)
+    door.give("a", now=20)
+    door.give_back("a", now=30)
+    door.forget("a", now=40)
+    assert told(explainer_of([door]), "a")[-1] == "its driver was gone: it waits for any other"
+
+
+def test_where_a_drivers_log_ends_early_is_told() -> None:
+    """A killed gateway, or one that still runs: else a life would seem to stop in the middle of nothing."""
+    recording = Recording()
+    recording.claim("s0", prompt=4, output=9)
+    recording.claim("s1", prompt=4, output=1)
+    recording.run_for(3)
+    explainer = explainer_of([Door()], [recording])
+    assert told(explainer, "s0")[-1] == "here its driver's log ends: what came then is not in it"
+    assert told(explainer, "s1")[-1] == "finished: it had all the output that it may have"
 
 
 def test_a_sequence_that_no_door_knows_is_told_from_its_driver() -> None:

@@ -93,3 +93,9 @@ def test_refusals_of_every_kind_are_marked() -> None:
         ("a", "refused: queue_full"),
         ("b", "refused: context_length_exceeded"),
     ]
+
+
+def test_a_run_in_which_nothing_ran_has_an_axis() -> None:
+    """Its marks would be parts of a microsecond, one over the other."""
+    door = Door()
+    assert picture([], [door.entries], Clocks([door.entries])).ends == 1_000

@@ -36,13 +36,19 @@ class Name:
     text: str
 
 
-Shape = Point | Line | Name
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """As an event that has nothing to say but that it happened."""
+
+
+Shape = Point | Line | Name | Nothing
 
 VALUES: list[tuple[Any, Any]] = [
     (Shape, Point(0, None)),
     (Shape, Line((Point(1, 2), Point(0, 0)), Colour.RED)),
     (Shape, Line((), None)),
     (Shape, Name("")),
+    (Shape, Nothing()),
     (Point | None, None),
     (tuple[int, str], (1, "a")),
     (tuple[int, ...], ()),

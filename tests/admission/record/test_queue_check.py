@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from admission.events import Weakest
 from admission.memory_queue import MemoryQueue
-from admission.queue import NO_CLASS_RULE, Asked, Claim, Entry, Offered, QueueBounds
-from admission.record.entries import Given, OfferMade, Returned, Settled, Withdrew
+from admission.queue import NO_CLASS_RULE, Asked, Claim, ClassRule, Entry, Offered, OfferResult, QueueBounds
+from admission.record.entries import Forgot, Given, OfferMade, Returned, Settled, Withdrew
 from admission.record.queue_check import QueueChecked, check_queue
 from admission.record.waiting import Act
 from admission.standing import HeadStart, Standing
 
+Offering = Callable[[Entry, int, ClassRule], OfferResult]
 BOUNDS = QueueBounds(max_requests=2, max_tokens=100)
 
 
@@ -25,23 +26,32 @@ class Recorded:
         self.now_us = 0
 
     def offer(self, name: str, *, tokens: int = 10, rank: int = 1, head_start_us: int = 0) -> Offered:
-        self.now_us += 1
         stands = Standing(scored_by=HeadStart(us=head_start_us), lane=f"c{rank}")
         entry = Entry(entry_id=name, class_name=f"c{rank}", rank=rank, standing=stands, tokens=tokens, payload=b"")
-        result = self.queue.offer(entry, self.now_us, NO_CLASS_RULE)
+        return self._offer(self.queue.offer, entry, f"of {name}")
+
+    def move(self, name: str, again: str) -> None:
+        """Offer again what its driver had."""
+        stands = Standing(scored_by=HeadStart(us=0), lane="c1")
+        entry = Entry(entry_id=again, class_name="c1", rank=1, standing=stands, tokens=10, payload=b"")
+        self._offer(self.queue.offer_past_bounds, entry, f"of {name}")
+
+    def _offer(self, offer: Offering, entry: Entry, request: str) -> Offered:
+        self.now_us += 1
+        result = offer(entry, self.now_us, NO_CLASS_RULE)
         self.acts.append(
             OfferMade(
                 now_us=self.now_us,
                 act=self._number(),
                 model="m",
-                request_id=f"of {name}",
-                sequence_id=name,
+                request_id=request,
+                sequence_id=entry.entry_id,
                 choice=0,
                 class_name=entry.class_name,
-                rank=rank,
+                rank=entry.rank,
                 tenant="",
-                standing=stands,
-                prompt_tokens=tokens - 1,
+                standing=entry.standing,
+                prompt_tokens=entry.tokens - 1,
                 max_tokens=9,
                 expected_tokens=1,
                 emitted_tokens=0,
@@ -82,6 +92,15 @@ class Recorded:
         outcome = self.queue.withdraw(name, self.now_us).outcome
         self.acts.append(Withdrew(now_us=self.now_us, act=self._number(), model="m", sequence_id=name, outcome=outcome))
 
+    def forget(self) -> None:
+        """The driver is gone. What waits for others then is found by another one, which takes all and gives it back."""
+        self.queue.forget_driver("d", self.now_us)
+        claims = self.queue.claim("other", Asked(slots=100), self.now_us)
+        names = tuple([claim.entry.entry_id for claim in claims])
+        self.queue.give_back("other", names, self.now_us)
+        self.queue.forget_driver("other", self.now_us)
+        self.acts.append(Forgot(now_us=self.now_us, act=self._number(), model="m", driver_id="d", waiting=names))
+
     def check(self) -> QueueChecked:
         return check_queue(self.acts, BOUNDS, {})
 
@@ -114,7 +133,7 @@ def test_what_the_rule_did_it_does_again() -> None:
     """Offers, bounds, what waits after each, and exchanges."""
     checked = busy().check()
     assert checked.differences == []
-    assert (checked.offers, checked.exchanges, checked.strangers, checked.first_loss) == (5, 1, 0, None)
+    assert (checked.offers, checked.exchanges, checked.strangers) == (5, 1, 0)
 
 
 def test_a_refusal_that_the_bounds_did_not_ask_for_is_found() -> None:
@@ -161,13 +180,33 @@ def test_a_log_that_begins_in_the_middle_names_strangers() -> None:
     assert recorded.check().strangers > 0
 
 
-def test_what_was_offered_again_after_a_loss_is_told() -> None:
-    """A reaper put back things then, which no door records."""
+def test_what_a_lost_driver_leaves_is_followed() -> None:
+    """What it held is lost and offered again, past the bounds; what it had not, or had paused, waits."""
+    recorded = Recorded()
+    for name in ("held", "paused"):
+        recorded.offer(name)
+    recorded.claim(2)
+    recorded.claim(1)  # its standing want
+    assert recorded.offer("handed") is Offered.HANDED
+    recorded.give_back("paused")
+    recorded.forget()
+    assert recorded.offer("late") is Offered.QUEUE_FULL
+    recorded.move("held", "held again")
+    assert recorded.queue.stats().requests == 3 > BOUNDS.max_requests
+    recorded.claim(4)
+    recorded.settle("paused", "handed", "held again")
+    assert recorded.check().differences == []
+
+
+def test_a_driver_that_keeps_what_it_lost_is_a_difference() -> None:
+    """What waits after each act tells it."""
     recorded = Recorded()
     recorded.offer("a")
-    recorded.withdraw("a")
+    recorded.claim(1)
+    recorded.give_back("a")
+    recorded.forget()
+    forgot = recorded.acts[-1]
+    assert isinstance(forgot, Forgot)
+    recorded.acts[-1] = replace(forgot, waiting=())
     recorded.offer("b")
-    again = recorded.acts[-1]
-    assert isinstance(again, OfferMade)
-    recorded.acts[-1] = replace(again, request_id="of a", emitted_tokens=2)
-    assert recorded.check().first_loss == again.act
+    assert [each.field for each in recorded.check().differences] == ["waiting_requests", "waiting_tokens"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from admission.events import EndReason, Exchanged, PauseReason
+from admission.events import EndReason, Exchanged, PauseReason, WorkerLost
 from admission.record.entries import LogEntry, Opened, Stepped
 from admission.record.story import Hold, Part, Story
 from admission.record.tell import NoStory, tell
@@ -50,6 +50,55 @@ def test_a_life_goes_from_claim_to_end() -> None:
     assert life.end is not None
     assert life.end.reason is EndReason.LENGTH
     assert life.found_us is None
+
+
+def test_what_was_planned_after_a_stop_is_no_part_of_a_life() -> None:
+    """The next plan is on its way before anybody knows of the stop, and gives no token: nor may a story."""
+    recording = Recording()
+    recording.claim("s0", prompt=4, output=9)
+    recording.claim("s1", prompt=4, output=9)
+    recording.run_for(2)
+    assert len(recording.in_flight) == 2
+    recording.report(0)
+    recording.run()
+    recording.end()
+    story = story_of(*recording.segments)
+    assert tokens_of(story, "s0") == 3
+    assert tokens_of(story, "s1") == 9
+    end = story.lives["s0"].end
+    assert end is not None
+    assert end.reason is EndReason.STOP
+
+
+def test_a_stop_in_the_prefill_leaves_no_decode() -> None:
+    """The whole run that followed never was."""
+    recording = Recording()
+    recording.claim("s0", prompt=4, output=9)
+    recording.report(0)
+    recording.run()
+    recording.end()
+    life = story_of(*recording.segments).lives["s0"]
+    assert [(run.part, run.tokens, run.emits) for run in life.runs] == [(Part.PREFILL, 4, True)]
+
+
+@pytest.mark.parametrize("events", [(WorkerLost(),), ()])
+def test_what_was_on_its_way_to_a_lost_worker_is_no_part_of_a_life(events: tuple[WorkerLost, ...]) -> None:
+    """It goes on elsewhere with the tokens that were reported. A driver may be told of the loss, or just stop."""
+    recording = Recording()
+    recording.claim("s0", prompt=4, output=9)
+    recording.claim("s1", prompt=9, output=9)
+    recording.run_for(3)
+    assert len(recording.in_flight) == 2
+    if events:
+        recording.step(*events)
+    recording.end()
+    story = story_of(*recording.segments)
+    assert tokens_of(story, "s0") == 3
+    assert [(run.part, run.tokens, run.emits) for run in story.lives["s1"].runs] == [(Part.PREFILL, 4, False)]
+
+
+def tokens_of(story: Story, name: str) -> int:
+    return sum([run.tokens if run.part is Part.DECODE else run.emits for run in story.lives[name].runs])
 
 
 def test_what_kept_a_claimed_sequence_from_starting_is_told() -> None:

@@ -116,3 +116,37 @@ def test_queues_of_two_models_are_two() -> None:
     door.offer("a", 10)
     logs = [door.entries]
     assert len(list(queues(logs, Clocks(logs)))) == 1
+
+
+def test_of_many_only_the_first_are_named() -> None:
+    """A queue of thousands was gone through at every offer, and a picture of a minute took as long."""
+    door = Door()
+    for number in range(9):
+        door.offer(f"s{number}", number)
+    met = follow(door)[-1]
+    assert met.others == ("s0", "s1", "s2", "s3")
+    assert met.num_others == 8
+
+
+def test_what_a_lost_driver_leaves_waits_again() -> None:
+    """What it had paused waited all the time; what it never received does again; what it held is gone."""
+    door = Door()
+    for number, name in enumerate(("paused", "unseen", "held")):
+        door.offer(name, 10 + number)
+    door.give("paused", "unseen", "held", now=20)
+    door.give_back("paused", now=30)
+    door.forget("paused", "unseen", now=40)
+    assert waiting_after(door) == ["paused", "unseen"]
+    assert follow(door)[-1].joined == ("unseen",)
+
+
+def test_a_store_that_lost_its_data_leaves_nobody_waiting() -> None:
+    """Else those who were lost would stand before everybody who comes after them, for ever."""
+    door = Door()
+    door.offer("a", 10)
+    door.offer("b", 20)
+    door.acts[0] = 5_000_000
+    door.offer("c", 30)
+    assert follow(door)[-1].left == ("a", "b")
+    assert follow(door)[-1].others == ()
+    assert waiting_after(door) == ["c"]

@@ -30,6 +30,7 @@ from admission.trace_csv import Arrival
 from admission.trace_known import Known, Leave
 from admission.trace_run import TraceRun
 from admission.trace_setup import TraceSetup
+from tests.examples import examples
 
 COST = CostModel(base_ns=5_000_000, decode_ns=200_000, prefill_ns=50_000, kv_ns_per_1k=400_000)
 CLASSES = {cls.name: cls for cls in DEFAULT_CLASSES}
@@ -104,7 +105,7 @@ presets = st.sampled_from(["sluicegate", "vllm-v1", "orca", "static", "tutorial"
 
 
 @given(seed=st.integers(0, 10_000), preset=presets, num_drivers=st.integers(1, 3), has_leavers=st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_replayed_under_what_it_ran_under_a_simulation_is_itself(
     seed: int, preset: str, num_drivers: int, has_leavers: bool
 ) -> None:
@@ -125,7 +126,7 @@ def summary(fate: object) -> tuple[object, ...]:
 
 
 @given(seed=st.integers(0, 10_000), preset=presets, num_drivers=st.integers(1, 3), in_flight=st.integers(1, 2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_logs_of_any_simulation_verify(seed: int, preset: str, num_drivers: int, in_flight: int) -> None:
     """They are logs like a gateway's: plans and queue acts come out again, and the fit finds the cost model."""
     ran = Simulated(arrivals(seed, leaving=0.2), setup(preset, num_drivers=num_drivers, max_in_flight=in_flight))

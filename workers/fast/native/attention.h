@@ -9,13 +9,15 @@
 // that begin at multiples of STRIP, and the softmax is carried from strip to strip: a query's result depends on its own
 // sequence alone, not on the tile.
 //
+// Which rows, where their keys lie and the softmax is here; the products are those of a `Products` of the thread, in vectors
+// (attention_vectors.h) or in the tiles of a processor (attention_tiles.h). Queries come multiplied by the scale of scores.
+//
 // Blocks lie anywhere, which no prefetcher of a processor foresees. So the next strip is asked for while this one is
 // computed, line by line between the products, and into the second-level cache, which takes more requests at a time.
 
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "vectors.h"
 
@@ -23,7 +25,6 @@ constexpr int STRIP = 128;
 constexpr int STRIP_VECTORS = STRIP / LANES;
 constexpr int MOST_ROWS = 48;  // of a tile: its scores and weights stay within the first-level cache
 constexpr int MOST_DIM = 256;
-constexpr int ROWS_TOGETHER = 6;
 
 // Mirrored by TILE_FIELDS in step.py. `count` queries from row `row` of the step on; the first stands at `position`.
 struct Tile {
@@ -38,17 +39,32 @@ struct Heads {
     const Number *keys, *values;
     const int64_t* tables;  // [slots, table_width]
     int64_t stride, table_width, block_size, heads, kv_heads, dim, window;
-    float scale;
 };
 
-template <class Numbers>
+// Sixteen keys of a tile's first key head, and their values.
+template <class Number>
+struct Place {
+    const Number *keys, *values;
+};
+
+// Some sixteens, the numbers from the first key head to the one in question, and what to ask for meanwhile.
+template <class Number>
+struct Strip {
+    const Place<Number>*here, *ahead;
+    int64_t head;
+    int vectors;
+};
+
+template <class Numbers, class Products>
 class TileAttention {
     using Number = typename Numbers::Number;
+    using Place = ::Place<Number>;
     static constexpr int GROUP = Numbers::GROUP;
 
 public:
-    TileAttention(const Heads<Numbers>& heads, const Tile& tile, const Tile& next, int64_t first_head, int64_t num_heads)
-        : heads_(heads), tile_(tile), next_(next), first_head_(first_head), num_heads_(num_heads),
+    TileAttention(const Heads<Numbers>& heads, const Tile& tile, const Tile& next, int64_t first_head, int64_t num_heads,
+                  Products& products)
+        : heads_(heads), tile_(tile), next_(next), first_head_(first_head), num_heads_(num_heads), products_(products),
           folded_(heads.heads / heads.kv_heads), rows_per_head_(tile.count * folded_),
           num_rows_(rows_per_head_ * num_heads) {
         for (int64_t row = 0; row < num_rows_; row++) {
@@ -57,6 +73,7 @@ public:
             total_[row] = 0;
         }
         std::fill(sums_, sums_ + num_rows_ * heads.dim, 0.0f);
+        products.begin(queries_, num_rows_, rows_per_head_);
     }
 
     void run() {
@@ -80,28 +97,29 @@ private:
     }
 
     void take_strip(int64_t begin, int64_t length) {
-        const int vectors = (length + LANES - 1) / LANES;
+        const int vectors = products_.vectors_for(length);
         for (int vector = 0; vector < vectors; vector++) {
             here_[vector] = find(tile_, begin + vector * LANES);
             ahead_[vector] = find_ahead(begin, vector);
         }
-        for (int vector = 0; vector < vectors; vector += 2)
-            for (int64_t head = 0; head < num_heads_; head++)
-                for_rows(head, [&](auto some, int64_t row) {
-                    if (vector + 1 < vectors)
-                        score<some(), 2>(head, row, vector);
-                    else
-                        score<some(), 1>(head, row, vector);
-                });
+        constexpr int TOGETHER = Products::SCORED_TOGETHER;
+        for (int vector = 0; vector < vectors; vector += TOGETHER)
+            for_heads([&](int64_t head, int64_t first, int64_t end) {
+                products_.score({here_ + vector, ahead_ + vector, head, std::min(TOGETHER, vectors - vector)}, first, end,
+                                scores_[0] + vector * LANES);
+            });
         for (int64_t row = 0; row < num_rows_; row++) weigh(row, begin, vectors);
-        for (int64_t head = 0; head < num_heads_; head++)
-            for_rows(head, [&](auto some, int64_t row) { add_values<some()>(head, row, vectors); });
+        for_heads([&](int64_t head, int64_t first, int64_t end) {
+            products_.add_values({here_, ahead_, head, vectors}, first, end, weights_[0], sums_);
+        });
     }
 
-    // Sixteen keys of the tile's first key head, and their values.
-    struct Place {
-        const Number *keys, *values;
-    };
+    // Calls act(numbers from the first key head to this one, its first row, the end of its rows).
+    template <class Act>
+    void for_heads(Act act) {
+        for (int64_t head = 0; head < num_heads_; head++)
+            act(head * heads_.block_size * heads_.dim, head * rows_per_head_, (head + 1) * rows_per_head_);
+    }
 
     Place find(const Tile& tile, int64_t position) const {
         const int64_t block = heads_.tables[tile.slot * heads_.table_width + position / heads_.block_size];
@@ -116,25 +134,6 @@ private:
         const Tile& tile = stays ? tile_ : next_;
         const int64_t position = (stays ? begin + STRIP : first_strip(next_)) + vector * LANES;
         return position < tile.position + tile.count ? find(tile, position) : here_[vector];
-    }
-
-    template <int ROWS, int VECTORS>
-    void score(int64_t head, int64_t row, int vector) {
-        Floats sums[VECTORS][ROWS] = {};
-        const int64_t stride = heads_.block_size * GROUP, begin = head * heads_.block_size * heads_.dim;
-        for (int64_t at = 0, offset = begin; at < heads_.dim; at += GROUP, offset += stride)
-#pragma GCC unroll 2
-            for (int one = 0; one < VECTORS; one++) {
-                __builtin_prefetch(ahead_[vector + one].keys + offset, 0, 2);
-                const auto keys = Numbers::groups(here_[vector + one].keys + offset);
-#pragma GCC unroll 6
-                for (int some = 0; some < ROWS; some++)
-                    sums[one][some] =
-                        Numbers::dot(sums[one][some], keys, queries_[row + some] + at);
-            }
-        for (int one = 0; one < VECTORS; one++)
-            for (int some = 0; some < ROWS; some++)
-                write(scores_[row + some] + (vector + one) * LANES, sums[one][some] * heads_.scale);
     }
 
     // Scores to weights, and what was summed before brought to the new scale.
@@ -170,51 +169,11 @@ private:
             }
     }
 
-    template <int ROWS>
-    void add_values(int64_t head, int64_t row, int vectors) {
-        int64_t at = 0;
-        for (; at + 4 * LANES <= heads_.dim; at += 4 * LANES) add_dimensions<ROWS, 4>(head, row, vectors, at);
-        for (; at < heads_.dim; at += LANES) add_dimensions<ROWS, 1>(head, row, vectors, at);
-    }
-
-    template <int ROWS, int WIDTH>
-    void add_dimensions(int64_t head, int64_t row, int vectors, int64_t at) {
-        const int64_t begin = head * heads_.block_size * heads_.dim + at * GROUP;
-        Floats sums[ROWS][WIDTH];
-        for (int some = 0; some < ROWS; some++)
-            for (int one = 0; one < WIDTH; one++)
-                sums[some][one] = read<Floats>(sums_ + (row + some) * heads_.dim + at + one * LANES);
-        for (int vector = 0; vector < vectors; vector++)
-            for (int key = 0; key < LANES; key += GROUP) {
-                const int64_t offset = begin + key * heads_.dim;
-                const Number *values = here_[vector].values + offset, *ahead = ahead_[vector].values + offset;
-                for (int one = 0; one < WIDTH; one++) __builtin_prefetch(ahead + one * LANES * GROUP, 0, 2);
-#pragma GCC unroll 6
-                for (int some = 0; some < ROWS; some++)
-#pragma GCC unroll 4
-                    for (int one = 0; one < WIDTH; one++)
-                        sums[some][one] = Numbers::dot(sums[some][one], Numbers::groups(values + one * LANES * GROUP),
-                                                       weights_[row + some] + vector * LANES + key);
-            }
-        for (int some = 0; some < ROWS; some++)
-            for (int one = 0; one < WIDTH; one++)
-                write(sums_ + (row + some) * heads_.dim + at + one * LANES, sums[some][one]);
-    }
-
-    // Calls `act(integral constant, first row)` until all rows of a head had their turn, as many together as registers hold.
-    template <class Act>
-    void for_rows(int64_t head, Act act) {
-        int64_t row = head * rows_per_head_;
-        const int64_t end = row + rows_per_head_;
-        for (; row + ROWS_TOGETHER <= end; row += ROWS_TOGETHER)
-            act(std::integral_constant<int, ROWS_TOGETHER>{}, row);
-        for (; row + 3 <= end; row += 3) act(std::integral_constant<int, 3>{}, row);
-        for (; row < end; row++) act(std::integral_constant<int, 1>{}, row);
-    }
-
     const Heads<Numbers>& heads_;
     const Tile &tile_, &next_;
-    const int64_t first_head_, num_heads_, folded_, rows_per_head_, num_rows_;
+    const int64_t first_head_, num_heads_;
+    Products& products_;
+    const int64_t folded_, rows_per_head_, num_rows_;
     const Number* queries_[MOST_ROWS];
     Place here_[STRIP_VECTORS], ahead_[STRIP_VECTORS];
     alignas(64) float scores_[MOST_ROWS][STRIP];

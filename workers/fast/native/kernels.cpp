@@ -8,7 +8,11 @@
 #include <vector>
 
 #include "attention.h"
+#include "attention_tiles.h"
+#include "attention_vectors.h"
 #include "linear.h"
+#include "linear_tiles.h"
+#include "products.h"
 #include "sinks.h"
 #include "team.h"
 #include "vectors.h"
@@ -16,6 +20,12 @@
 namespace {
 
 constexpr int64_t WORTH_A_THREAD = 16384;  // numbers to work on: below, waking a thread costs more than it brings
+
+// Decided once: tiles and vectors round in different places, and the bits of a token must not depend on when it came.
+Products products() {
+    static const Products chosen = choose_products();
+    return chosen;
+}
 
 int threads_for(int64_t numbers, int threads) { return numbers < WORTH_A_THREAD ? 1 : threads; }
 
@@ -80,7 +90,7 @@ void turn(const typename Numbers::Number* head, const float* norm, const LayerAt
     }
 }
 
-// Turns a token's queries where they are, and puts its keys and values into the pool.
+// Turns a token's queries where they are, scaled as scores will be, and puts its keys and values into the pool.
 template <class Numbers>
 void turn_and_keep(const LayerAttention& layer, const StepAttention& step, int64_t row) {
     using Number = typename Numbers::Number;
@@ -90,7 +100,7 @@ void turn_and_keep(const LayerAttention& layer, const StepAttention& step, int64
     float turned[MOST_DIM];
     for (int64_t query = 0; query < layer.heads; query++, head += dim) {
         turn<Numbers>(head, layer.query_norm, layer, step, row, turned);
-        for (int64_t at = 0; at < dim; at++) head[at] = Numbers::store_one(turned[at]);
+        for (int64_t at = 0; at < dim; at++) head[at] = Numbers::store_one(turned[at] * layer.scale);
     }
     const int64_t position = step.positions[row], within = position % block_size;
     const int64_t block = step.tables[step.slots[row] * step.table_width + position / block_size];
@@ -113,8 +123,8 @@ int64_t key_heads_together(const LayerAttention& layer, const StepAttention& ste
     return std::clamp<int64_t>(MOST_ROWS * layer.kv_heads / (most_queries * layer.heads), 1, layer.kv_heads);
 }
 
-template <class Numbers>
-void attend(const LayerAttention& layer, const StepAttention& step) {
+template <class Numbers, class Products>
+void attend_by(const LayerAttention& layer, const StepAttention& step) {
     using Number = typename Numbers::Number;
     const int64_t stride = (layer.heads + 2 * layer.kv_heads) * layer.dim;
     team().share(step.rows, threads_for(step.rows * stride, step.threads),
@@ -131,14 +141,35 @@ void attend(const LayerAttention& layer, const StepAttention& step) {
                                layer.heads,
                                layer.kv_heads,
                                layer.dim,
-                               layer.window,
-                               layer.scale};
+                               layer.window};
     const int64_t together = key_heads_together(layer, step), groups = (layer.kv_heads + together - 1) / together;
-    team().share(step.num_tiles * groups, step.threads, [&](int64_t item) {
-        const int64_t tile = item / groups, next = std::min(tile + step.threads, step.num_tiles - 1);
-        const int64_t head = item % groups * together, num_heads = std::min(together, layer.kv_heads - head);
-        TileAttention<Numbers>(heads, step.tiles[tile], step.tiles[next], head, num_heads).run();
+    team().share_joined(step.num_tiles * groups, step.threads, [&] {
+        return [&, products = Products(heads)](int64_t item) mutable {
+            const int64_t tile = item / groups, next = std::min(tile + step.threads, step.num_tiles - 1);
+            const int64_t head = item % groups * together, num_heads = std::min(together, layer.kv_heads - head);
+            TileAttention(heads, step.tiles[tile], step.tiles[next], head, num_heads, products).run();
+        };
     });
+}
+
+template <class Numbers>
+void attend(const LayerAttention& layer, const StepAttention& step) {
+#if HAVE_TILES
+    if constexpr (std::is_same_v<Numbers, Bfloat16>)
+        if (products() == TILES) return attend_by<Numbers, AttentionTiles>(layer, step);
+#endif
+    attend_by<Numbers, AttentionVectors<Numbers>>(layer, step);
+}
+
+// --- linears ------------------------------------------------------------------------------------------------------------
+
+template <class Numbers, class Sink>
+void apply(const Linear& linear, const void* inputs, int64_t rows, int threads, Sink&& sink) {
+#if HAVE_TILES
+    if constexpr (std::is_same_v<Numbers, Bfloat16>)
+        if (products() == TILES) return apply_by<Numbers, LinearTiles>(linear, inputs, rows, threads, sink);
+#endif
+    apply_by<Numbers, LinearVectors<Numbers>>(linear, inputs, rows, threads, sink);
 }
 
 }  // namespace
@@ -163,6 +194,8 @@ int64_t most_tile_rows() { return MOST_ROWS; }
 int64_t most_dim() { return MOST_DIM; }
 
 int64_t lanes() { return LANES; }
+
+int64_t products_of_bfloat16() { return products(); }
 
 void normalise_rows(int64_t kind, const float* residual, const float* weight, void* out, int64_t rows, int64_t width,
                     float epsilon, int threads) {

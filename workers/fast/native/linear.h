@@ -83,6 +83,20 @@ void multiply_some(int64_t rows, const typename Numbers::Number* input, int64_t 
         multiply_some<Numbers, Weight, ROWS - 1>(rows, input, width, panel, ahead, tile);
 }
 
+// What multiplies, on one thread: in vectors here, in tiles in linear_tiles.h.
+template <class Numbers>
+struct LinearVectors {
+    static constexpr int64_t ROWS = ROWS_AT_ONCE;  // at most
+    static constexpr int64_t ROWS_OF_BYTES = ROWS_AT_ONCE;  // so many rows are multiplied by eight bits as they are
+
+    // The sums of `rows` rows.
+    template <class Weight>
+    void multiply(int64_t rows, const typename Numbers::Number* input, int64_t width, const Weight* panel, Ahead ahead,
+                  float (*sums)[PANEL]) {
+        multiply_some<Numbers>(rows, input, width, panel, ahead, sums);
+    }
+};
+
 // The panel of `linear` that starts at output `first`, in the numbers that it is kept in.
 template <class Weight>
 const Weight* panel_of(const Linear& linear, int64_t first) {
@@ -128,17 +142,18 @@ struct Item {
     int64_t next;          // the panel that this thread is likely to take after this one
 };
 
-template <class Numbers, class Weight, class Sink>
-void multiply_item(const Linear& linear, const typename Numbers::Number* input, const Item& item, const Weight* panel,
-                   Sink& sink) {
-    alignas(64) float tile[ROWS_AT_ONCE][PANEL];
-    const int64_t passes = (item.end - item.begin + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+template <class Numbers, class Products, class Weight, class Sink>
+void multiply_item(Products& products, const Linear& linear, const typename Numbers::Number* input, const Item& item,
+                   const Weight* panel, Sink& sink) {
+    constexpr int64_t ROWS = Products::ROWS;
+    alignas(64) float tile[ROWS][PANEL];
+    const int64_t passes = (item.end - item.begin + ROWS - 1) / ROWS;
     for (int64_t pass = 0; pass < passes; pass++) {
-        const int64_t row = item.begin + pass * ROWS_AT_ONCE, some = std::min<int64_t>(ROWS_AT_ONCE, item.end - row);
+        const int64_t row = item.begin + pass * ROWS, some = std::min<int64_t>(ROWS, item.end - row);
         const Ahead ahead = item.end - item.begin < FEW_ROWS ? Ahead{reinterpret_cast<const char*>(panel), linear.width}
                                                              : ahead_of<Numbers>(linear, item.next, pass, passes);
         for (int64_t one = 0; one < some; one++) will_write(sink.place(row + one, item.first));
-        multiply_some<Numbers>(some, input + row * linear.width, linear.width, panel, ahead, tile);
+        products.multiply(some, input + row * linear.width, linear.width, panel, ahead, tile);
         for (int64_t one = 0; one < some; one++) {
             finish(linear, item.first, item.count, tile[one]);
             sink.take(row + one, item.first, item.count, tile[one]);
@@ -146,25 +161,34 @@ void multiply_item(const Linear& linear, const typename Numbers::Number* input, 
     }
 }
 
-// All products of `inputs` [rows, width], given to the sink (see sinks.h).
-template <class Numbers, class Sink>
-void apply(const Linear& linear, const void* inputs, int64_t rows, int threads, Sink&& sink) {
+template <class Numbers, class Products, class Sink>
+void multiply_bytes(Products& products, const Linear& linear, const typename Numbers::Number* input, const Item& item,
+                    Sink& sink) {
+    const auto* panel = panel_of<int8_t>(linear, item.first);
+    if constexpr (Products::ROWS_OF_BYTES > 0)
+        if (item.end - item.begin <= Products::ROWS_OF_BYTES)
+            return multiply_item<Numbers>(products, linear, input, item, panel, sink);
+    static thread_local std::vector<uint16_t> scratch;
+    scratch.resize(PANEL * linear.width);
+    widen(panel, PANEL * linear.width, scratch.data());
+    multiply_item<Numbers>(products, linear, input, item, scratch.data(), sink);
+}
+
+// All products of `inputs` [rows, width], by the Products of each thread, given to the sink (see sinks.h).
+template <class Numbers, class Products, class Sink>
+void apply_by(const Linear& linear, const void* inputs, int64_t rows, int threads, Sink& sink) {
     using Number = typename Numbers::Number;
     const auto* input = static_cast<const Number*>(inputs);
     const int64_t panels = (linear.outputs + PANEL - 1) / PANEL, blocks = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-    team().share(panels * blocks, threads, [&](int64_t number) {
+    const auto take_item = [&](Products& products, int64_t number) {
         const int64_t first = number / blocks * PANEL, begin = number % blocks * ROWS_PER_ITEM;
         const Item item{first, std::min<int64_t>(PANEL, linear.outputs - first), begin,
                         std::min(begin + ROWS_PER_ITEM, rows), (number + threads) / blocks};
         if constexpr (std::is_same_v<Numbers, Bfloat16>)
-            if (linear.kind == INT8) {
-                const auto* panel = panel_of<int8_t>(linear, first);
-                if (item.end - item.begin <= ROWS_AT_ONCE) return multiply_item<Numbers>(linear, input, item, panel, sink);
-                static thread_local std::vector<uint16_t> scratch;
-                scratch.resize(PANEL * linear.width);
-                widen(panel, PANEL * linear.width, scratch.data());
-                return multiply_item<Numbers>(linear, input, item, scratch.data(), sink);
-            }
-        multiply_item<Numbers>(linear, input, item, panel_of<Number>(linear, first), sink);
+            if (linear.kind == INT8) return multiply_bytes<Numbers>(products, linear, input, item, sink);
+        multiply_item<Numbers>(products, linear, input, item, panel_of<Number>(linear, first), sink);
+    };
+    team().share_joined(panels * blocks, threads, [&] {
+        return [&, products = Products()](int64_t number) mutable { take_item(products, number); };
     });
 }

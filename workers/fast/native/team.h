@@ -17,8 +17,16 @@ public:
     // Calls act(item) for each of `items`, on the caller's thread and up to `threads - 1` helpers.
     template <class Act>
     void share(int64_t items, int64_t threads, Act act) {
+        share_joined(items, threads, [&]() -> Act& { return act; });
+    }
+
+    // The same where a thread needs something of its own to work with: each that takes part makes its act by `join()`, and
+    // destroys it when no item is left.
+    template <class Join>
+    void share_joined(int64_t items, int64_t threads, Join join) {
         const std::unique_lock<std::mutex> turn(mutex_, std::try_to_lock);
         if (threads < 2 || items < 2 || !turn.owns_lock()) {  // another model is computing: its helpers are its own
+            auto&& act = join();
             for (int64_t item = 0; item < items; item++) act(item);
             return;
         }
@@ -26,14 +34,17 @@ public:
             std::thread([this] { help(); }).detach();
             num_helpers_++;
         }
-        context_ = &act;
-        call_ = [](void* context, int64_t item) { (*static_cast<Act*>(context))(item); };
+        context_ = &join;
+        work_ = [](Team& team, void* context) {
+            auto&& act = (*static_cast<Join*>(context))();
+            for (int64_t item; (item = team.next_++) < team.items_;) act(item);
+        };
         items_ = items;
         next_ = 0;
         room_ = threads - 1;
         loop_++;
         loop_.notify_all();
-        work();
+        work_(*this, context_);
         int64_t closed = room_.exchange(CLOSED);  // nobody joins from here on; who did is missing from the room
         while (closed != threads - 1) {
             if (left_ != 0) closed += left_.exchange(0);
@@ -44,10 +55,6 @@ public:
 private:
     static constexpr int64_t CLOSED = INT64_MIN / 2;
     static constexpr auto LOOKS_OUT = std::chrono::microseconds(100);  // longer than what lies between two loops of a step
-
-    void work() {
-        for (int64_t item; (item = next_++) < items_;) call_(context_, item);
-    }
 
     void help() {
         int32_t seen = 0;
@@ -60,7 +67,7 @@ private:
             while (room > 0 && !room_.compare_exchange_weak(room, room - 1)) {
             }
             if (room <= 0) continue;
-            work();
+            work_(*this, context_);
             int64_t open = room_;
             while (open >= 0 && !room_.compare_exchange_weak(open, open + 1)) {
             }
@@ -71,7 +78,7 @@ private:
     std::mutex mutex_;
     int64_t num_helpers_ = 0;
     void* context_ = nullptr;
-    void (*call_)(void*, int64_t) = nullptr;
+    void (*work_)(Team&, void*) = nullptr;
     int64_t items_ = 0;
     std::atomic<int64_t> next_{0}, room_{CLOSED}, left_{0};
     std::atomic<int32_t> loop_{0};
