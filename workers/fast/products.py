@@ -12,12 +12,17 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from workers.fast.decoder import Projection
 
 ROWS_EXPECTED = 64
 """Of a product, when its weight is laid out: oneDNN asks. The layouts for 1 and for 256 rows were measured as equal."""
+
+ROWS_ROUNDED = 16
+"""More rows than this are filled up to a multiple of it: oneDNN makes and keeps a kernel of 0.6 MiB for each number of
+rows that it meets, a thousand at most, and a server meets them all.
+"""
 
 Product = Callable[[Tensor], Tensor]
 """From [rows, width] to [rows, outputs], both in the numbers of the weight."""
@@ -38,7 +43,15 @@ def packed(projection: Projection) -> Product:
     """Laid out once, by oneDNN."""
     multiply, bias = torch.ops.mkldnn._linear_pointwise, projection.bias  # noqa: SLF001 -- as inductor's code calls it
     weight = torch.ops.mkldnn._reorder_linear_weight(projection.weight, ROWS_EXPECTED)  # noqa: SLF001 -- the same
-    return lambda rows: multiply(rows, weight, bias, "none", [], "")
+
+    def product(rows: Tensor) -> Tensor:
+        count = len(rows)
+        missing = -count % ROWS_ROUNDED if count > ROWS_ROUNDED else 0
+        filled = pad(rows, (0, 0, 0, missing)) if missing else rows
+        result: Tensor = multiply(filled, weight, bias, "none", [], "")
+        return result[:count]
+
+    return product
 
 
 def usual(projection: Projection) -> Product:
