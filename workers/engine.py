@@ -19,6 +19,7 @@ from torch import Tensor
 
 from workers.attention import Backend, GatherBackend, Step
 from workers.batch import BlockTables, Target
+from workers.fast.choose import ServedModel
 from workers.fast.forward import FastModel, FastPasses
 from workers.fixed_shapes import FixedShapes
 from workers.kv_cache import KVPool
@@ -58,7 +59,7 @@ class Engine:
     def __init__(
         self,
         *,
-        model: CausalModel | FastModel,
+        model: ServedModel,
         pool: KVPool,
         card: ModelCard,
         files: TokenizerFiles,
@@ -191,14 +192,14 @@ class Engine:
         """Run everything; those that emit, and logits for each."""
         if self._passes is not None:
             return self._passes.emitted(works)
-        assert isinstance(self._model, CausalModel)  # noqa: S101 -- a fast model has passes of its own
+        assert not isinstance(self._model, FastModel)  # noqa: S101 -- it has passes of its own
         step = self._prepare(works)
         return step.emitting, self._model.logits(step, step.emit_rows)
 
     def _all_logits(self, work: Work) -> Tensor:
         if self._passes is not None:
             return self._passes.all_logits(work)
-        assert isinstance(self._model, CausalModel)  # noqa: S101 -- see above
+        assert not isinstance(self._model, FastModel)  # noqa: S101 -- see above
         return self._model.logits(self._prepare([work]), torch.arange(work.length, device=self._model.device))
 
     def _prepare(self, works: Sequence[Work]) -> Step:
@@ -237,13 +238,14 @@ class Engine:
                 outcome.logprobs.append(_logprobs(state.slot, len(state.tokens), [score]))
 
 
-def _passes(
-    model: CausalModel | FastModel, pool: KVPool, tables: Tensor, shapes: Shapes
-) -> FastPasses | FixedShapes | None:
+def _passes(model: ServedModel, pool: KVPool, tables: Tensor, shapes: Shapes) -> FastPasses | FixedShapes | None:
     """Another way to run a step than one mixed pass of transformers' own model, if there is one."""
     if isinstance(model, FastModel):
         return FastPasses(model, pool, tables)
-    return FixedShapes(model, pool, tables) if shapes is Shapes.FIXED else None
+    if shapes is Shapes.FIXED:
+        assert isinstance(model, CausalModel)  # noqa: S101 -- the others are not chosen then
+        return FixedShapes(model, pool, tables)
+    return None
 
 
 def _take(emitting: Sequence[Work], chosen: Sequence[int | None], outcome: Outcome) -> None:
@@ -254,7 +256,7 @@ def _take(emitting: Sequence[Work], chosen: Sequence[int | None], outcome: Outco
             outcome.tokens[work.state.slot] = token
 
 
-def gather_backend(model: CausalModel | FastModel, pool: KVPool) -> GatherBackend:
+def gather_backend(model: ServedModel, pool: KVPool) -> GatherBackend:
     """The way to attend that serves every model."""
     target = Target(
         block_size=pool.block_size,

@@ -68,7 +68,7 @@ class EngineSettings(Protocol):
 
     @property
     def forward(self) -> str:
-        """``auto`` (the fused forward where there is one for the model here), ``fused`` or ``generic``."""
+        """``auto`` (the first of the others that serves the model here), ``fused``, ``packed`` or ``generic``."""
         ...
 
     @property

@@ -12,12 +12,12 @@ from workers.cuda.loading import build, host_transfer, prepare
 from workers.engine import Engine, Shapes
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
 from workers.errors import LoadError
-from workers.fast.choose import choose_forward, choose_numbers
+from workers.fast.choose import ServedModel, choose_forward, choose_numbers
 from workers.fast.forward import FastModel
 from workers.host import free_memory, usable_cores
 from workers.invariance import check_invariance, check_no_experts
 from workers.kv_cache import KVPool, available_memory, block_bytes, pool_share, size_host_pool, size_pool
-from workers.model import CausalModel, choose_device, load_model
+from workers.model import choose_device, load_model
 from workers.tokenizer_files import eos_ids, read_tokenizer_files
 from workers.weights import default_cache, find_model
 from workers.wire import ModelCard, NewSequence, PlanMessage, PrefillSpan, Sampling
@@ -113,7 +113,7 @@ def warm_up(engine: Engine) -> None:
     engine.reset()
 
 
-def _allowed_context(model: CausalModel | FastModel, asked: int | None) -> int:
+def _allowed_context(model: ServedModel, asked: int | None) -> int:
     if asked is not None and asked > model.context_length:
         raise LoadError(f"The model's context holds {model.context_length} tokens, fewer than the {asked} asked for.")
     return asked or model.context_length

@@ -100,8 +100,10 @@ class WorkerSettings(BaseSettings):
         description="let no request's output depend on what else is in the batch, in bfloat16 either; slow where the"
         " forward is not fused, see docs/worker.md",
     )
-    forward: Literal["auto", "fused", "generic"] = Field(
-        "auto", description="whose forward pass computes: our own for common decoders on a CPU, or transformers'"
+    forward: Literal["auto", "fused", "packed", "generic"] = Field(
+        "auto",
+        description="whose forward pass computes: for common decoders on a CPU our own, over compiled kernels (fused)"
+        " or in torch alone (packed); or transformers' (generic)",
     )
     quantize: Literal["int8"] | None = Field(
         None, description="keep the model's weights in eight bits: half the memory of bfloat16; see docs/performance.md"

@@ -8,9 +8,11 @@ from pathlib import Path
 from random import Random
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from workers.engine import Engine
+from workers.model import CausalModel
 from workers.wire import BlockGrowth, NewSequence, PlanMessage, PrefillSpan, ReportMessage, Sampling
 
 GREEDY = Sampling(temperature=0.0)
@@ -36,6 +38,12 @@ class Options:
     forward: str = "auto"
     quantize: str | None = None
     model_cache: Path | None = None
+
+
+def embedding_of(engine: Engine) -> Tensor:
+    """The weights that tests poison, whosever forward computes."""
+    model = engine._model
+    return model.module.get_input_embeddings().weight if isinstance(model, CausalModel) else model._embedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from tests.workers.tiny_models import EOS, VOCAB_SIZE, save_tiny_model
 from workers.batch import BlockTables
+from workers.engine import gather_backend
 from workers.fast import build
 from workers.fast.assemble import fast_model
 from workers.fast.forward import FastModel, FastPasses
+from workers.fast.packed import PackedModel
 from workers.kv_cache import SPARE_BLOCKS, KVPool
 from workers.model import load_model
 from workers.slots import SlotState, Work
@@ -87,13 +89,29 @@ def _add_flags(monkeypatch: pytest.MonkeyPatch, *flags: str, sources: Sequence[P
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, *flags, f"-DTESTED_{content}"))
 
 
+class StepPasses:
+    """A model that attends through what a step brings, run as the engine runs it."""
+
+    def __init__(self, model: PackedModel, pool: KVPool, tables: Tensor) -> None:
+        self._model, self._tables, self._backend = model, tables, gather_backend(model, pool)
+
+    @torch.inference_mode()
+    def emitted(self, works: Sequence[Work]) -> tuple[Sequence[Work], Tensor]:
+        step = self._backend.prepare(works, self._tables)
+        return step.emitting, self._model.logits(step, step.emit_rows)
+
+    @torch.inference_mode()
+    def all_logits(self, work: Work) -> Tensor:
+        return self._model.logits(self._backend.prepare([work], self._tables), torch.arange(work.length))
+
+
 class Bench:
     """Four sequences of random tokens in scattered blocks, and transformers' logits for each of their positions."""
 
     def __init__(
         self,
         folder: Path,
-        model: FastModel,
+        model: FastModel | PackedModel,
         *,
         lengths: Sequence[int] = (300, 150, 17, 33),
         block_size: int = BLOCK_SIZE,
@@ -107,7 +125,11 @@ class Bench:
         for slot in range(4):
             tables.start(slot, blocks[slot * share : (slot + 1) * share])
         self._pool, self._tables = pool, tables.tensor
-        self.passes = FastPasses(model, pool, tables.tensor)
+        self.passes = (
+            FastPasses(model, pool, tables.tensor)
+            if isinstance(model, FastModel)
+            else StepPasses(model, pool, tables.tensor)
+        )
         self.states = [_state(slot, [random.randrange(VOCAB_SIZE) for _ in range(n)]) for slot, n in enumerate(lengths)]
         reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         with torch.inference_mode():

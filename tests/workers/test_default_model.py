@@ -38,9 +38,11 @@ def folder() -> ModelFolder:
     return find_model(DEFAULT_MODEL, default_cache(), lambda _: None)
 
 
-@pytest.fixture(scope="module")
-def engine(folder: ModelFolder) -> Engine:
-    options = Options(model=str(folder.path), served_model_name=DEFAULT_MODEL, max_slots=24, block_size=16)
+@pytest.fixture(scope="module", params=["fused", "packed"])
+def engine(folder: ModelFolder, request: pytest.FixtureRequest) -> Engine:
+    options = Options(
+        model=str(folder.path), served_model_name=DEFAULT_MODEL, max_slots=24, block_size=16, forward=request.param
+    )
     return load_engine(options, lambda _: None)
 
 

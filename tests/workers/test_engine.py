@@ -18,6 +18,7 @@ from tests.workers.engine_support import (
     Options,
     RandomDriver,
     Request,
+    embedding_of,
     reference_output,
     ties_between,
 )
@@ -118,15 +119,16 @@ def test_a_broken_request_fails_alone(engine: Engine) -> None:
     assert outcomes[1] == alone
 
 
-def test_a_sequence_of_broken_numbers_neither_harms_neighbours_nor_later_owners(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forward", ["packed", "generic"])
+def test_a_sequence_of_broken_numbers_neither_harms_neighbours_nor_later_owners(forward: str, tmp_path: Path) -> None:
     """NaN spreads through everything it touches; here it must end with its sequence."""
     folder = save_tiny_model(tmp_path, CONFIGS["qwen2"])  # its embedding is not tied to its head
-    engine = load_engine(Options(model=str(folder), kv_blocks=4), lambda _: None)
+    engine = load_engine(Options(model=str(folder), kv_blocks=4, forward=forward), lambda _: None)
     poisoned = 9
     sampling = Sampling(temperature=0.0, ignore_eos=True)
     good = Request(tokens=(5, 6, 7), max_tokens=3, sampling=sampling)
     alone = RandomDriver(engine, Random(1)).run([good])[0]
-    embedding = engine._model.module.get_input_embeddings().weight
+    embedding = embedding_of(engine)
     kept = embedding[poisoned].clone()
     embedding[poisoned] = float("nan")
     outcomes = RandomDriver(engine, Random(1)).run([Request(tokens=(poisoned, 5, 6, 7, 8)), good])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tests.workers.engine_support import Options
+from tests.workers.engine_support import Options, embedding_of
 from tests.workers.planner import GREEDY, Planner, Request, generate
 from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
 from workers import engine as engine_module
@@ -137,7 +137,7 @@ def test_a_bad_value_fails_its_sequence_and_not_the_batch(engine: Engine, bad: S
 
 def test_a_prompt_that_cannot_be_scored_fails_alone(engine: Engine) -> None:
     """Its numbers are none, and none may reach the wire."""
-    embedding = engine._model.module.get_input_embeddings().weight
+    embedding = embedding_of(engine)
     kept = embedding[50].clone()
     embedding[50] = float("nan")
     try:

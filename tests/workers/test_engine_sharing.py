@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.engine_support import Options
+from tests.workers.engine_support import Options, embedding_of
 from tests.workers.planner import Planner, Request, generate
 from tests.workers.tiny_models import CONFIGS, save_tiny_model
 from workers.engine import Engine
@@ -24,7 +24,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Its embedding is not tied to its head: token ``POISON`` gives NaN, and spoils nothing else."""
     folder = save_tiny_model(Path(tmp_path_factory.mktemp("model")), CONFIGS["qwen2"])
     engine = load_engine(Options(model=str(folder), kv_blocks=24, threads=1), lambda _: None)
-    engine._model.module.get_input_embeddings().weight[POISON] = float("nan")
+    embedding_of(engine)[POISON] = float("nan")
     return engine
 
 

@@ -10,8 +10,9 @@ import torch
 
 from tests.workers.fast_support import CPU, FAMILY, Bench, compile_for_tiles, make_fast, square_distances
 from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
-from workers.fast.assemble import NotFast, fast_model
+from workers.fast.assemble import fast_model
 from workers.fast.decoder import FAMILY as KNOWN
+from workers.fast.decoder import NotFast
 from workers.fast.step import PASS_ROWS
 from workers.model import load_model
 from workers.sampler import sample

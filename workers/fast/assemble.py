@@ -9,27 +9,30 @@ import torch
 from torch import Tensor
 
 from workers.fast.build import CannotBuild, load_library
-from workers.fast.decoder import Decoder, LayerWeights, Projection, decoder_of
+from workers.fast.decoder import Decoder, LayerWeights, NotFast, Projection, decoder_of
 from workers.fast.forward import FastModel, Layer
 from workers.fast.kernels import Buffer, Kernels, Linear
 from workers.fast.packing import interleave, pack, pack_int8
 from workers.model import CausalModel
+from workers.weights import Progress
 
 
-class NotFast(Exception):
-    """There is no fast forward for this model here; the text says why."""
-
-
-def fast_model(model: CausalModel, *, block_size: int, cache: Path, weights: torch.dtype, threads: int) -> FastModel:
+def fast_model(
+    model: CausalModel,
+    *,
+    block_size: int,
+    cache: Path,
+    weights: torch.dtype,
+    threads: int,
+    progress: Progress = lambda _: None,
+) -> FastModel:
     """``model`` over the kernels; its own weights are gone afterwards. Raises ``NotFast``, and then it is untouched.
 
     ``weights`` are the numbers to keep weights in: those of the model, or int8.
     """
     decoder = decoder_of(model)
-    if decoder is None:
-        raise NotFast(f"{type(model.module).__name__} is not of the common family of decoders")
     try:
-        kernels = Kernels(load_library(cache), dtype=model.dtype, threads=threads)
+        kernels = Kernels(load_library(cache, progress), dtype=model.dtype, threads=threads)
     except CannotBuild as error:
         raise NotFast(str(error)) from error
     _check_shape(decoder, kernels, block_size)

@@ -2,8 +2,8 @@
 
 Llama, Mistral, Qwen 2 and Qwen 3 (and what is built like them, such as SmolLM 2) are one architecture: norms before the
 attention and before a gated feed-forward network with SiLU, rotary embeddings over the whole head, grouped queries;
-some have biases, windows, or norms of queries and keys. ``decoder_of`` says whether a model is of it; transformers' own
-code serves the others.
+some have biases, windows, or norms of queries and keys. ``decoder_of`` refuses a model that is not of it; transformers'
+own code serves the others.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from workers.model import CausalModel
 
 FAMILY = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 SILU = frozenset({"SiLU", "SiLUActivation"})  # torch's, and transformers' own
+
+
+class NotFast(Exception):
+    """There is no fast forward for this model here; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +74,11 @@ class Decoder:
     take_layers: Callable[[], Iterator[LayerWeights]]
 
 
-def decoder_of(model: CausalModel) -> Decoder | None:
-    """The model as one of the family, or None if it is not."""
+def decoder_of(model: CausalModel) -> Decoder:
+    """The model as one of the family. Raises ``NotFast`` if it is not, and then it is untouched."""
     module: Any = model.module
     if type(module).__name__ not in FAMILY:
-        return None
+        raise NotFast(f"{type(module).__name__} is not of the common family of decoders")
     inner, config = module.model, module.config
     first = inner.layers[0]
     shape = Shape(
@@ -87,7 +91,7 @@ def decoder_of(model: CausalModel) -> Decoder | None:
         epsilon=config.rms_norm_eps,
     )
     if type(first.mlp.act_fn).__name__ not in SILU or 2 * len(inner.rotary_emb.inv_freq) != shape.dim:
-        return None
+        raise NotFast("its activation or its rotary embedding is not that of the family")
     return Decoder(
         shape=shape,
         embedding=inner.embed_tokens.weight,
@@ -120,7 +124,7 @@ def _layer(layer: Any) -> LayerWeights:
     heads = [_projection(part) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
     return LayerWeights(
         attention_norm=layer.input_layernorm.weight.float(),
-        qkv=_joined(heads),
+        qkv=joined(heads),
         query_norm=_norm_of(attention, "q_norm"),
         key_norm=_norm_of(attention, "k_norm"),
         out=_projection(attention.o_proj),
@@ -140,7 +144,7 @@ def _projection(linear: Linear) -> Projection:
     return Projection(weight=linear.weight.detach(), bias=None if linear.bias is None else linear.bias.detach())
 
 
-def _joined(parts: list[Projection]) -> Projection:
-    """Transformers gives all three a bias or none."""
+def joined(parts: list[Projection]) -> Projection:
+    """One projection of the same inputs. Transformers gives all of them a bias or none."""
     biases = [part.bias for part in parts if part.bias is not None]
     return Projection(weight=torch.cat([part.weight for part in parts]), bias=torch.cat(biases) if biases else None)
