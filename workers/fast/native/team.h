@@ -84,8 +84,9 @@ private:
     std::atomic<int32_t> loop_{0};
 };
 
-// Of the process; never destroyed, since its helpers end with the process only.
-inline Team& team() {
+// Of this library; never destroyed, since its helpers end with the process only. Static, or libraries built of other sources
+// that a process loads too would share it.
+static Team& team() {
     static Team* const one = new Team;
     return *one;
 }
