@@ -27,7 +27,7 @@ constexpr int ROWS_AT_ONCE = 2;
 constexpr int64_t ROWS_PER_ITEM = 64;
 constexpr int64_t GROUPS_AHEAD = 8;
 constexpr int64_t LINE = 64;  // bytes
-constexpr int64_t FEW_ROWS = 4;  // so few are bound by memory alone, which streams best when asked for in order
+constexpr int64_t FEW_PASSES = 2;
 
 enum Kind : int64_t { FLOAT32, BFLOAT16, INT8 };
 
@@ -40,20 +40,23 @@ struct Linear {
 };
 
 // Where rows are many the arithmetic takes longer than the memory, which goes idle. So while a thread multiplies rows by one
-// panel it asks for the panel that it is likely to take next, into the second-level cache: PANEL_VECTORS lines at `line`
-// and on, once in `every` groups of the width.
+// panel it asks for the panel that it is likely to take next: PANEL_VECTORS lines at `line` and on, once in `every` groups of
+// the width. The second-level cache takes more requests at a time, which is what counts with few passes over a panel, when
+// memory is what is waited for; with more, lines on their way into the first level were measured to hold up less.
 struct Ahead {
     const char* line;
     int64_t every;
 };
 
-template <class Numbers, int ROWS, class Weight>
+enum Cache { SECOND_LEVEL = 2, FIRST_LEVEL };  // as __builtin_prefetch numbers them
+
+template <class Numbers, int ROWS, Cache INTO, class Weight>
 void multiply(const typename Numbers::Number* input, int64_t width, const Weight* panel, Ahead ahead,
               float (*tile)[PANEL]) {
     Floats sums[ROWS][PANEL_VECTORS] = {};
     constexpr int GROUP = Numbers::GROUP, STRIDE = PANEL * GROUP;
     for (int64_t begin = 0; begin < width; begin += ahead.every * GROUP) {
-        for (int vector = 0; vector < PANEL_VECTORS; vector++) __builtin_prefetch(ahead.line + vector * LINE, 0, 2);
+        for (int vector = 0; vector < PANEL_VECTORS; vector++) __builtin_prefetch(ahead.line + vector * LINE, 0, INTO);
         ahead.line += PANEL_VECTORS * LINE;
         const int64_t end = std::min(width, begin + ahead.every * GROUP);
         for (int64_t at = begin; at < end; at += GROUP, panel += STRIDE) {
@@ -77,10 +80,12 @@ void multiply(const typename Numbers::Number* input, int64_t width, const Weight
 template <class Numbers, class Weight, int ROWS = ROWS_AT_ONCE>
 void multiply_some(int64_t rows, const typename Numbers::Number* input, int64_t width, const Weight* panel, Ahead ahead,
                    float (*tile)[PANEL]) {
-    if (rows == ROWS)
-        multiply<Numbers, ROWS>(input, width, panel, ahead, tile);
-    else if constexpr (ROWS > 1)
-        multiply_some<Numbers, Weight, ROWS - 1>(rows, input, width, panel, ahead, tile);
+    if (rows == ROWS) {
+        if constexpr (ROWS == ROWS_AT_ONCE)
+            if (ahead.every > FEW_PASSES) return multiply<Numbers, ROWS, FIRST_LEVEL>(input, width, panel, ahead, tile);
+        return multiply<Numbers, ROWS, SECOND_LEVEL>(input, width, panel, ahead, tile);
+    }
+    if constexpr (ROWS > 1) multiply_some<Numbers, Weight, ROWS - 1>(rows, input, width, panel, ahead, tile);
 }
 
 // What multiplies, on one thread: in vectors here, in tiles in linear_tiles.h.
@@ -150,8 +155,7 @@ void multiply_item(Products& products, const Linear& linear, const typename Numb
     const int64_t passes = (item.end - item.begin + ROWS - 1) / ROWS;
     for (int64_t pass = 0; pass < passes; pass++) {
         const int64_t row = item.begin + pass * ROWS, some = std::min<int64_t>(ROWS, item.end - row);
-        const Ahead ahead = item.end - item.begin < FEW_ROWS ? Ahead{reinterpret_cast<const char*>(panel), linear.width}
-                                                             : ahead_of<Numbers>(linear, item.next, pass, passes);
+        const Ahead ahead = ahead_of<Numbers>(linear, item.next, pass, passes);
         for (int64_t one = 0; one < some; one++) will_write(sink.place(row + one, item.first));
         products.multiply(some, input + row * linear.width, linear.width, panel, ahead, tile);
         for (int64_t one = 0; one < some; one++) {
