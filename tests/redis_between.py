@@ -20,18 +20,23 @@ async def between(socket: Path, redis_socket: Path, new_passes: Callable[[], tup
         task = asyncio.current_task()
         assert task is not None
         connections.add(task)
-        redis_reader, redis_writer = await asyncio.open_unix_connection(redis_socket)
-        pass_commands, pass_replies = new_passes()
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(pass_commands(reader, redis_writer))
-                group.create_task(pass_replies(redis_reader, writer))
-        except* (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await pass_on(reader, writer)
+        except* (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.transport.abort()
-            redis_writer.transport.abort()
             connections.discard(task)
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        redis_reader, redis_writer = await asyncio.open_unix_connection(redis_socket)
+        try:
+            pass_commands, pass_replies = new_passes()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pass_commands(reader, redis_writer))
+                group.create_task(pass_replies(redis_reader, writer))
+        finally:
+            redis_writer.transport.abort()
 
     server = await asyncio.start_unix_server(accept, socket)
     try:
