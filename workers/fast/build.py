@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from workers.errors import LoadError
 from workers.weights import Progress, default_cache, say
 
 SOURCES = Path(__file__).parent / "native"
@@ -98,7 +99,7 @@ def main() -> int:
     """Compile into the default cache."""
     try:
         load_library(default_cache(), lambda line: say(sys.stderr, line))
-    except CannotBuild as error:
+    except (CannotBuild, LoadError) as error:
         say(sys.stderr, f"No kernels: {error}")
         return 1
     return 0
