@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,18 +130,22 @@ def _kept_or_built(compiler: Compiler, folder: Path, progress: Progress) -> ctyp
         if kept.name == _name(digest, kept):
             return ctypes.CDLL(str(kept))
     progress(f"Compiling kernels for this machine, once, with {compiler.name}")
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            scratch = Path(stack.enter_context(TemporaryDirectory(dir=folder)))
-        except OSError as error:
-            progress(f"The kernels cannot be kept, so the next start compiles them again: {_reason(error)}")
-            folder = scratch = Path(stack.enter_context(TemporaryDirectory()))
-        made = scratch / "made.so"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _built(compiler, digest, folder)
+    except OSError as error:  # it takes no files, or none that may be run
+        progress(f"The kernels cannot be kept, so the next start compiles them again: {_reason(error)}")
+    with TemporaryDirectory() as elsewhere:
+        return _built(compiler, digest, Path(elsewhere))
+
+
+def _built(compiler: Compiler, digest: str, folder: Path) -> ctypes.CDLL:
+    with TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "made.so"
         command = (*compiler.command, *FLAGS, str(SOURCES / MAIN), "-o", str(made))
-        _run(command, {**compiler.environment, "TMPDIR": str(scratch)}, timeout_s=COMPILE_TIMEOUT_S)
+        _run(command, {**compiler.environment, "TMPDIR": scratch}, timeout_s=COMPILE_TIMEOUT_S)
         if not made.is_file():
-            raise FileNotFoundError("it reports no error and makes no file")
+            raise subprocess.SubprocessError("it reports no error and makes no file")
         library = ctypes.CDLL(str(made))  # what does not load is not kept
         made.replace(folder / _name(digest, made))  # at once: another worker may build the same
         return library  # whatever becomes of its file
