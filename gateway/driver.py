@@ -40,7 +40,9 @@ from gateway.tasks import run_beside
 from workers.wire import Hello, ReportMessage
 
 MOST_EARLY_CANCELS = 4096
-"""Cancels that overtook their claim, kept until the claim comes. An origin cancels each sequence once."""
+"""Cancels that overtook their claim, kept until the claim comes. An origin cancels each sequence once, and what ended
+here while an exchange put it back into the line is taken out of it once.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class Driver:
             acts=parts.acts,
             relay=parts.relay,
             metrics=parts.metrics.workers,
+            withdrawn=lambda sequence_id: self.cancel((sequence_id,)),
         )
         self._claimer = Claimer(driver_id=driver_id, queue=queue, take=self._take_claims)
         self._gauges = _Gauges(parts.metrics.workers)

@@ -10,7 +10,7 @@ displaced it may still give a token, and that token counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -40,7 +40,7 @@ class SequenceBook:
     """Every sequence of one driver that has not ended, and the output that has not left yet.
 
     ``most_tokens`` is what the worker can hold of one sequence, prompt and output. ``shared_block_size``: tokens of a
-    KV block, if equal ones are shared.
+    KV block, if equal ones are shared. ``withdrawn`` is told what has ended and is being taken out of the line.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class SequenceBook:
         acts: StoreActs,
         relay: Relay,
         metrics: WorkerMetrics,
+        withdrawn: Callable[[str], None],
     ) -> None:
         self._driver_id = driver_id
+        self._withdrawn = withdrawn
         self._most_tokens = most_tokens
         self._shared_block_size = shared_block_size
         self._queue = queue
@@ -285,7 +287,8 @@ class SequenceBook:
         )
 
     def _withdraw(self, sequence_id: str) -> None:
-        """Out of the line; when a claim of it is on its way, it is cancelled on arrival."""
+        """Out of the line; when a claim of it is on its way, or comes first, it is cancelled on arrival."""
+        self._withdrawn(sequence_id)
         self._acts.withdraw(
             self._queue, sequence_id, lambda entry_id, driver_id: self._relay.cancel(driver_id, (entry_id,))
         )
