@@ -39,7 +39,7 @@ def pack_int8(weight: Tensor, bias: Tensor | None, *, panel: int) -> Packed:
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest int8 of each weight in units of its output's scale, and the scales [outputs] in float32."""
-    numbers, scales = zip(*map(_quantise, weight.split(OUTPUTS_AT_ONCE)), strict=True)
+    numbers, scales = zip(*map(_quantise, torch.split(weight, OUTPUTS_AT_ONCE)), strict=True)
     return torch.cat(numbers), torch.cat(scales)
 
 
