@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from workers import host_memory
 from workers.cuda.loading import build, host_transfer, prepare
 from workers.engine import Engine, Shapes
 from workers.engine_settings import DEFAULT_MODEL, EngineSettings
@@ -39,6 +40,7 @@ def load_engine(settings: EngineSettings, progress: Callable[[str], None]) -> En
     if settings.deterministic:
         check_no_experts(plain)
     model = choose_forward(plain, settings, progress)
+    host_memory.give_back()  # the weights as they were loaded; before the pool takes a share of what is free
     if isinstance(model, FastModel):
         torch.set_num_threads(1)  # its kernels share work by themselves; torch's teams wait for a core that is busy
     context_length = _allowed_context(model, settings.max_model_len)

@@ -44,10 +44,16 @@ class ModelFolder:
 
 
 def default_cache() -> Path:
-    """Where converted models are kept if no setting says. Reads the environment: for the edge alone."""
+    """Where converted models are kept if no setting says. Reads the environment: for the edge alone.
+
+    Raises LoadError where the user has no home: a container may run as a number that nobody has a name for.
+    """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise LoadError(f"There is no folder to keep converted models in ({error}): set {CACHE_VARIABLE}.") from error
     return Path(base) / "sluicegate" / "models"
 
 

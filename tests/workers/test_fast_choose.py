@@ -90,6 +90,13 @@ def test_torch_alone_says_what_it_cannot_do(changes: dict[str, Any], reason: str
         said(folder, forward="packed", dtype="auto", **changes)
 
 
+def test_nor_does_transformers_own_forward_multiply_eight_bits(tmp_path: Path) -> None:
+    """The reason is about eight bits, not about who asked for the forward."""
+    folder = save_tiny_model(tmp_path, LLAMA)
+    with pytest.raises(LoadError, match="--quantize cannot be had: weights of eight bits"):
+        said(folder, forward="generic", dtype="auto", quantize="int8")
+
+
 def test_torch_alone_can_be_asked_for(tmp_path: Path) -> None:
     """Where a processor has something for it that our kernels have not, it may be the faster one."""
     folder = save_tiny_model(tmp_path, LLAMA)

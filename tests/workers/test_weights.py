@@ -10,7 +10,7 @@ import pytest
 
 from workers import weights
 from workers.errors import LoadError
-from workers.weights import ModelFolder, converted, default_cache, find_model, main
+from workers.weights import CACHE_VARIABLE, ModelFolder, converted, default_cache, find_model, main
 
 
 def ignore(_: str) -> None:
@@ -140,6 +140,19 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert default_cache() == Path("/xdg/sluicegate/models")
     monkeypatch.setenv("SLUICEGATE_MODEL_CACHE", "/mine")
     assert default_cache() == Path("/mine")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers run as numbers that have no name; a stack trace would say less."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(LoadError, match=f"set {CACHE_VARIABLE}"):
+        default_cache()
 
 
 def test_the_command_prints_the_folder(

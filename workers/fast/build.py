@@ -1,8 +1,11 @@
 """The kernels in C++, compiled for this very machine when a worker first needs them, and kept beside converted models.
 
 They have a plain C interface and include nothing of torch's, so compiling takes seconds and any torch will do. The
-compiler is the first on the PATH, else the one in the Python package ``ziglang``, if that is installed. Where there is
-none, or one that makes something else of this, ``CannotBuild`` says so.
+compiler is the first on the PATH that compiles them (an old one may not), else the one in the Python package
+``ziglang``, if that is installed. Where there is none, or none that does, ``CannotBuild`` says so.
+
+What is kept carries the digest of its own content in its name: a file that a full disk or a lost machine left cut short
+would end the process that loads it, so it is made anew. A cache that takes no files costs compiling at each start.
 
 ``python -m workers.fast.build`` compiles them ahead of the first start.
 """
@@ -16,12 +19,13 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from workers.errors import LoadError
 from workers.weights import Progress, default_cache, say
 
 SOURCES = Path(__file__).parent / "native"
@@ -43,6 +47,8 @@ COMPILE_TIMEOUT_S = 300
 """It takes 2 to 10 s, and a minute where a compiler makes its C++ library first, as the packaged one does once; a
 machine so busy that it takes this long had better start without.
 """
+VERSION_TIMEOUT_S = 30
+"""Saying which it is takes a compiler no second; one that hangs must not hold a start up for long."""
 
 
 class CannotBuild(Exception):
@@ -62,52 +68,50 @@ class Compiler:
         return " ".join(self.command)
 
 
-def find_compiler(cache: Path) -> Compiler | None:
-    """The compiler of this machine, if it has one. What it keeps for its next run it keeps in ``cache``."""
+def find_compilers(cache: Path) -> Iterator[Compiler]:
+    """The compilers of this machine, best first. What one keeps for its next run it keeps in ``cache``."""
     for name in COMPILERS:
         if found := shutil.which(name):
-            return Compiler(command=(found,), version=(found, "--version"))
-    if find_spec(PACKAGED) is None:
-        return None
-    zig = (sys.executable, "-m", PACKAGED)
-    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache.absolute() / PACKAGED)}
-    return Compiler(command=(*zig, "c++"), version=(*zig, "version"), environment=environment)
+            yield Compiler(command=(found,), version=(found, "--version"))
+    if find_spec(PACKAGED) is not None:
+        zig = (sys.executable, "-m", PACKAGED)
+        environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache.absolute() / PACKAGED)}
+        yield Compiler(command=(*zig, "c++"), version=(*zig, "version"), environment=environment)
 
 
 def load_library(cache: Path, progress: Progress = lambda _: None) -> ctypes.CDLL:
     """The compiled kernels, built now unless ``cache`` has them. Raises ``CannotBuild``."""
-    compiler = find_compiler(cache)
-    if compiler is None:
-        raise CannotBuild(
-            f"there is no C++ compiler ({', '.join(COMPILERS)} on the PATH, or the Python package {PACKAGED})"
-        )
-    try:
-        target = cache / "kernels" / f"{_digest(compiler)}.so"
-        if not target.is_file():
-            progress(f"Compiling kernels for this machine, once, with {compiler.name}")
-            _compile(compiler, target)
-        return ctypes.CDLL(str(target))
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CannotBuild(f"{compiler.name} is of no use here: {_reason(error)}") from error
+    reasons = []
+    for compiler in find_compilers(cache):
+        try:
+            return _kept_or_built(compiler, (cache / "kernels").absolute(), progress)
+        except (OSError, subprocess.SubprocessError) as error:
+            reasons.append(f"{compiler.name} is of no use here: {_reason(error)}")
+    raise CannotBuild(
+        reasons[0]
+        if reasons
+        else f"there is no C++ compiler ({', '.join(COMPILERS)} on the PATH, or the Python package {PACKAGED})"
+    )
 
 
 def main() -> int:
     """Compile into the default cache."""
     try:
         load_library(default_cache(), lambda line: say(sys.stderr, line))
-    except CannotBuild as error:
+    except (CannotBuild, LoadError) as error:
         say(sys.stderr, f"No kernels: {error}")
         return 1
     return 0
 
 
 def _digest(compiler: Compiler) -> str:
-    """Of all that decides what comes out: sources, flags, compiler and processor."""
+    """Of all that decides what comes out, and whether it loads: sources, flags, compiler, processor and C library."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    version = _run(compiler.version, compiler.environment)
-    digest.update(repr((compiler.command, version, FLAGS, platform.machine(), _processor())).encode())
+    version = _run(compiler.version, compiler.environment, timeout_s=VERSION_TIMEOUT_S)
+    machine = platform.machine(), platform.libc_ver(), _processor()
+    digest.update(repr((compiler.command, version, FLAGS, machine)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -120,17 +124,45 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-def _compile(compiler: Compiler, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / target.name
-        _run((*compiler.command, *FLAGS, str(SOURCES / MAIN), "-o", str(made)), compiler.environment)
-        made.replace(target)  # at once: another worker may build the same
+def _kept_or_built(compiler: Compiler, folder: Path, progress: Progress) -> ctypes.CDLL:
+    digest = _digest(compiler)
+    for kept in folder.glob(f"{digest}-*.so"):
+        if kept.name == _name(digest, kept):
+            return ctypes.CDLL(str(kept))
+    progress(f"Compiling kernels for this machine, once, with {compiler.name}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _built(compiler, digest, folder)
+    except OSError as error:  # it takes no files, or none that may be run
+        progress(f"The kernels cannot be kept, so the next start compiles them again: {_reason(error)}")
+    with TemporaryDirectory() as elsewhere:
+        return _built(compiler, digest, Path(elsewhere))
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> bytes:
+def _built(compiler: Compiler, digest: str, folder: Path) -> ctypes.CDLL:
+    with TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / "made.so"
+        command = (*compiler.command, *FLAGS, str(SOURCES / MAIN), "-o", str(made))
+        _run(command, {**compiler.environment, "TMPDIR": scratch}, timeout_s=COMPILE_TIMEOUT_S)
+        if not made.is_file():
+            raise subprocess.SubprocessError("it reports no error and makes no file")
+        library = ctypes.CDLL(str(made))  # what does not load is not kept
+        made.replace(folder / _name(digest, made))  # at once: another worker may build the same
+        return library  # whatever becomes of its file
+
+
+def _name(digest: str, content: Path) -> str:
+    return f"{digest}-{hashlib.sha256(content.read_bytes()).hexdigest()[:16]}.so"
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> bytes:
     done = subprocess.run(  # noqa: S603 -- a compiler from the PATH, or of this very Python
-        command, env={**os.environ, **environment}, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        timeout=timeout_s,
     )
     return done.stdout
 

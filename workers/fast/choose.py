@@ -16,6 +16,8 @@ from workers.fast.structures import Products
 from workers.model import CausalModel, choose_dtype
 from workers.weights import Progress, default_cache
 
+EIGHT_BITS = "weights of eight bits are multiplied by compiled kernels alone"
+
 ServedModel = CausalModel | PackedModel | FastModel
 
 SAID_OF = {
@@ -60,7 +62,7 @@ def choose_forward(model: CausalModel, settings: EngineSettings, progress: Progr
             return packed
     reason = _first(reasons, settings)
     if settings.quantize is not None:
-        raise LoadError(f"--quantize cannot be had: {reason}.")
+        raise LoadError(f"--quantize cannot be had: {reasons[0] if reasons else EIGHT_BITS}.")
     if settings.forward in {"fused", "packed"}:
         raise LoadError(f"--forward {settings.forward} cannot be had: {reason}.")
     progress(f"Computing with transformers' own forward: {reason}")
@@ -86,7 +88,7 @@ def _packed(model: CausalModel, settings: EngineSettings) -> PackedModel:
     if settings.deterministic:
         raise NotFast("torch's order of sums depends on the batch, which --deterministic rules out")
     if settings.quantize is not None:
-        raise NotFast("weights of eight bits are multiplied by compiled kernels alone")
+        raise NotFast(EIGHT_BITS)
     if model.device.type != "cpu":
         raise NotFast(f"the packed one computes on CPUs, not on {model.device.type}")
     return packed_model(model)

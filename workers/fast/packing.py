@@ -11,6 +11,8 @@ from torch.nn.functional import pad
 from workers import host_memory
 
 LARGEST_INT8 = 127
+OUTPUTS_AT_ONCE = 1024
+"""Of a weight that is brought to eight bits: float32 copies of a whole head may take more memory than the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,14 @@ def pack_int8(weight: Tensor, bias: Tensor | None, *, panel: int) -> Packed:
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest int8 of each weight in units of its output's scale, and the scales [outputs] in float32."""
-    scales = weight.float().abs().amax(dim=1) / LARGEST_INT8
-    in_units = weight.float() / torch.where(scales > 0, scales, 1.0)[:, None]
+    numbers, scales = zip(*map(_quantise, torch.split(weight, OUTPUTS_AT_ONCE)), strict=True)
+    return torch.cat(numbers), torch.cat(scales)
+
+
+def _quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    exact = weight.float()
+    scales = exact.abs().amax(dim=1) / LARGEST_INT8
+    in_units = exact / torch.where(scales > 0, scales, 1.0)[:, None]
     return in_units.round().to(torch.int8), scales
 
 

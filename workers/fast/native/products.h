@@ -58,28 +58,36 @@ inline bool linears_agree() {
     return true;
 }
 
-// A chunk of a prompt of some hundred tokens, in blocks that lie anywhere; and one token.
-inline bool attentions_agree() {
-    constexpr int64_t BLOCKS = 16, BLOCK_SIZE = 16, QUERIES = 7, FOLDED = 3, DIM = 64, CHUNK = 200;
+// `count` queries behind 200 tokens in blocks that lie anywhere, of as many of two key heads as fit.
+inline bool attention_agrees(int64_t count, int64_t block_size, int64_t dim) {
+    constexpr int64_t POSITION = 200, BLOCKS = 16, FOLDED = 3, KV_HEADS = 2, HEADS = FOLDED * KV_HEADS;
     Some some;
-    const auto queries = some.numbers(QUERIES * FOLDED * DIM);
-    const auto keys = some.numbers(BLOCKS * BLOCK_SIZE * DIM), values = some.numbers(BLOCKS * BLOCK_SIZE * DIM);
+    const auto queries = some.numbers(count * HEADS * dim);
+    const auto keys = some.numbers(BLOCKS * KV_HEADS * block_size * dim), values = some.numbers(keys.size());
     int64_t table[BLOCKS];
     for (int64_t block = 0; block < BLOCKS; block++) table[block] = block * 7 % BLOCKS;
     std::vector<uint16_t> expected(queries.size()), results(queries.size());
-    Heads<Bfloat16> heads{queries.data(), expected.data(), keys.data(), values.data(), table, FOLDED * DIM,
-                          BLOCKS,         BLOCK_SIZE,      FOLDED,      1,             DIM,   CHUNK};
-    for (const int64_t count : {QUERIES, INT64_C(1)}) {
-        const Tile tile{0, count, CHUNK, 0};
-        AttentionVectors<Bfloat16> vectors(heads);
-        heads.results = expected.data();
-        TileAttention(heads, tile, tile, 0, 1, vectors).run();
-        AttentionTiles tiles(heads);
-        heads.results = results.data();
-        TileAttention(heads, tile, tile, 0, 1, tiles).run();
-        for (int64_t at = 0; at < count * FOLDED * DIM; at++)
-            if (!close(Bfloat16::load_one(results[at]), Bfloat16::load_one(expected[at]), ATTENTIONS_AGREE)) return false;
-    }
+    Heads<Bfloat16> heads{queries.data(), expected.data(), keys.data(), values.data(), table, HEADS * dim,
+                          BLOCKS,         block_size,      HEADS,       KV_HEADS,      dim,   POSITION + count};
+    const Tile tile{0, count, POSITION, 0};
+    const int64_t num_heads = std::min(KV_HEADS, MOST_ROWS / (count * FOLDED));
+    AttentionVectors<Bfloat16> vectors(heads);
+    TileAttention(heads, tile, tile, 0, num_heads, vectors).run();
+    AttentionTiles tiles(heads);
+    heads.results = results.data();
+    TileAttention(heads, tile, tile, 0, num_heads, tiles).run();
+    for (size_t at = 0; at < results.size(); at++)
+        if (!close(Bfloat16::load_one(results[at]), Bfloat16::load_one(expected[at]), ATTENTIONS_AGREE)) return false;
+    return true;
+}
+
+// Of every shape that a tile can have: a head's rows make part of one, two and three, values half of one and one, pairs of a
+// head halves and whole ones.
+inline bool attentions_agree() {
+    for (const int64_t count : {1, 7, 15})
+        for (const int64_t block_size : {16, 32})
+            for (const int64_t dim : {48, 64})
+                if (!attention_agrees(count, block_size, dim)) return false;
     return true;
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 class Team {
@@ -30,9 +31,7 @@ public:
             for (int64_t item = 0; item < items; item++) act(item);
             return;
         }
-        while (num_helpers_ < threads - 1) {
-            std::thread([this] { help(); }).detach();
-            num_helpers_++;
+        while (num_helpers_ < threads - 1 && add_helper()) {
         }
         context_ = &join;
         work_ = [](Team& team, void* context) {
@@ -55,6 +54,17 @@ public:
 private:
     static constexpr int64_t CLOSED = INT64_MIN / 2;
     static constexpr auto LOOKS_OUT = std::chrono::microseconds(100);  // longer than what lies between two loops of a step
+
+    // False where the system gives this process no more threads: those that there are will do.
+    bool add_helper() {
+        try {
+            std::thread([this] { help(); }).detach();
+        } catch (const std::system_error&) {
+            return false;
+        }
+        num_helpers_++;
+        return true;
+    }
 
     void help() {
         int32_t seen = 0;

@@ -133,7 +133,7 @@ struct Bfloat16 {
         return number != number ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     }
 
-    // e to the power of x within 5e-5 of it, a fortieth of what rounding to bfloat16 may add; 0 and NaN as above.
+    // e to the power of x within 6e-5 of it, a thirtieth of what rounding to bfloat16 may add; 0 and NaN as above.
     static Floats exponential(Floats x) {
         const Floats power = clamped(x * LOG2_E, -127.0f, 127.0f);
         const Floats rounded_off = power + ROUNDS_OFF, rest = power - (rounded_off - ROUNDS_OFF);
