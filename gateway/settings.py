@@ -248,7 +248,9 @@ class UpSettings(ServingSettings):
         None, min_length=1, description="name that clients ask for (if not given: the model's)"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers to compute with")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="numbers to compute with; auto is bfloat16 on GPUs and with --quantize, else float32"
+    )
     kv_blocks: int | None = Field(
         None, ge=1, description="blocks in a worker's KV pool (if not given: the worker's own)"
     )

@@ -30,6 +30,7 @@ from gateway.log_stories import clock_remarks, entries_of
 from gateway.simulate_cost import cost_option, parse_cost
 from gateway.simulate_errors import OptionError
 from gateway.simulate_settings import parse_changes
+from gateway.simulate_unheeded import unheeded
 from gateway.what_if_report import table
 from gateway.what_if_setup import SETTINGS, Recorded, models_of, recorded
 
@@ -143,7 +144,9 @@ def _cost(asked: str | None, courses: Sequence[Course]) -> tuple[CostModel, FitE
 
 def _answer(ran: Recorded, happened: Fates, courses: tuple[Course, ...], arguments: argparse.Namespace) -> WhatIf:
     cost, error = _cost(arguments.cost, courses)
-    setup = ran.setup(cost, arguments.preset, parse_changes(arguments.set, SETTINGS))
+    changes = parse_changes(arguments.set, SETTINGS)
+    setup = ran.setup(cost, arguments.preset, changes)
+    note("replay", unheeded([setup.preset], changes))
     offers = offers_of(happened, {cls.name: cls for cls in ran.classes})
     return WhatIf(
         preset=setup.preset.name,

@@ -66,7 +66,9 @@ class WorkerSettings(BaseSettings):
         None, description="folder for converted models (if not given: sluicegate/models under the user's cache folder)"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the model runs")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="numbers to compute with")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="numbers to compute with; auto is bfloat16 on GPUs and with --quantize, else float32"
+    )
     max_slots: int = Field(
         32,
         ge=1,

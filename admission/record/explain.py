@@ -90,7 +90,7 @@ class Explainer:
         if request_id not in self._answers:
             return explained
         answer, at_us = self._answers[request_id]
-        told = Sentence(at_us=at_us, kind=Kind.ANSWERED, text=_answered(answer))
+        told = Sentence(at_us=at_us, kind=Kind.ANSWERED, text=_answered(answer, max(1, len(explained))))
         if not explained:
             about = _about(request_id, answer.class_name, answer.prompt_tokens, None)
             return [Explanation(name=request_id, about=about, sequence_ids=(), sentences=(told,))]
@@ -185,7 +185,7 @@ _HELD: dict[Hold | None, str] = {
 
 
 def _about(name: str, class_name: str, prompt_tokens: int | None, max_tokens: int | None) -> str:
-    about = f"{name}: class {class_name}"
+    about = f"{name}: class {class_name}" if class_name else f"{name}: of no class yet"
     if prompt_tokens is not None:
         about += f", prompt of {counted(prompt_tokens, 'token')}"
     if max_tokens is not None:
@@ -199,8 +199,10 @@ def _full(bounds: QueueBounds | None) -> str:
     )
 
 
-def _answered(answer: Answered) -> str:
+def _answered(answer: Answered, num_choices: int) -> str:
     tokens = counted(answer.output_tokens, "token")
+    if num_choices > 1:
+        tokens += f" in its {num_choices} choices"
     took = f"{(answer.now_us - answer.received_us) / 1_000_000:.3f} s"
     if answer.outcome == COMPLETED:
         text = f"the client had its whole answer, {tokens}, {took} after it asked"

@@ -70,6 +70,12 @@ def test_more_slots_are_predicted_to_serve_more(logs: str, capsys: pytest.Captur
     assert answer["estimated_outputs"] == 80 - completed["happened"]
 
 
+def test_what_a_preset_does_not_look_at_is_said(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else somebody takes the same figures for an answer."""
+    assert replay_main([logs, "--preset", "orca", "--set", "prefill_chunk=64"]) == 0
+    assert "note: --set prefill_chunk changes nothing under orca" in capsys.readouterr().err
+
+
 def test_objectives_decide_what_is_good(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever promises less has kept more."""
     good = []

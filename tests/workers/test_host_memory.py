@@ -9,10 +9,8 @@ import torch
 
 from workers.host_memory import give_back
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.x86,
-]  # Linux: elsewhere the C library keeps nothing, or has no such function
+# Of Linux: elsewhere the C library keeps nothing, or has no such function.
+pytestmark = [pytest.mark.torch, pytest.mark.x86]
 
 MIB = 1 << 20
 
