@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ from tests.workers.fast_support import CPU, FAMILY, Bench, compile_for_tiles, ma
 from tests.workers.tiny_models import CONFIGS, VOCAB_SIZE, save_tiny_model
 from workers.fast.assemble import fast_model
 from workers.fast.decoder import FAMILY as KNOWN
-from workers.fast.decoder import NotFast
+from workers.fast.decoder import NotFast, decoder_of
 from workers.fast.step import PASS_ROWS
 from workers.model import load_model
 from workers.sampler import sample
@@ -137,6 +138,15 @@ def test_other_architectures_are_left_to_transformers(name: str, tmp_path: Path)
     assert type(model.module).__name__ not in KNOWN
     with pytest.raises(NotFast, match="not of the common family"):
         fast_model(model, block_size=16, cache=default_cache(), weights=torch.float32, threads=1)
+
+
+def test_angles_that_change_with_the_length_are_left_to_transformers(tmp_path: Path) -> None:
+    """The kernels keep one table of them, for every sequence and for as long as they run."""
+    config = deepcopy(CONFIGS["llama"])
+    config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    model = load_model(save_tiny_model(tmp_path, config), CPU, torch.float32)
+    with pytest.raises(NotFast, match="rotary embedding"):
+        decoder_of(model)
 
 
 @pytest.mark.parametrize(("block_size", "reason"), [(12, "KV blocks of 12"), (16, "heads of 8")])

@@ -19,6 +19,8 @@ from torch.nn import Linear, Module
 from workers.model import CausalModel
 
 FAMILY = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings of which a position's angles are always the same; others turn farther as a sequence grows."""
 SILU = frozenset({"SiLU", "SiLUActivation"})  # torch's, and transformers' own
 
 
@@ -90,12 +92,14 @@ def decoder_of(model: CausalModel) -> Decoder:
         scale=first.self_attn.scaling,
         epsilon=config.rms_norm_eps,
     )
-    if type(first.mlp.act_fn).__name__ not in SILU or 2 * len(inner.rotary_emb.inv_freq) != shape.dim:
+    rotary = inner.rotary_emb
+    has_its_angles = rotary.rope_type in ROTARY and 2 * len(rotary.inv_freq) == shape.dim
+    if type(first.mlp.act_fn).__name__ not in SILU or not has_its_angles:
         raise NotFast("its activation or its rotary embedding is not that of the family")
     return Decoder(
         shape=shape,
         embedding=inner.embed_tokens.weight,
-        rotary=_rotary(inner.rotary_emb),
+        rotary=_rotary(rotary),
         final_norm=inner.norm.weight.float(),
         head=_projection(module.lm_head),
         take_layers=lambda: _take_layers(inner),
